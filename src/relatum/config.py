@@ -1,0 +1,238 @@
+"""What can be set: frozen dataclasses, one per room, with types, ranges and a sentence each.
+
+This file imports nothing heavy: the command line parses and checks before torch is loaded.
+`config_files.py` reads these from recipe files and writes them back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+def ranged(default: Any, low: float | None = None, high: float | None = None) -> Any:
+    """A dataclass field whose value must lie in [low, high]; `config_files.check` enforces it."""
+    return field(default=default, metadata={"low": low, "high": high})
+
+
+DataKind = Literal["auto", "folder", "csv", "list", "cifar10", "cifar100", "shapes"]
+Profile = Literal["none", "exponential", "step", "pareto"]
+Augmentation = Literal["none", "weak", "autoaugment", "randaugment", "imagenet"]
+SamplerName = Literal[
+    "instance", "class-balanced", "square-root", "progressive", "effective-number", "repeat-factor"
+]
+ObjectiveName = Literal[
+    "cross-entropy", "balanced-softmax", "logit-adjusted", "vector-scaling", "focal", "class-balanced", "ldam"
+]
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which samples, in which order, changed how."""
+
+    kind: DataKind = "auto"
+    """Layout of the data. auto looks at `root`: a CSV file, CIFAR pickles, or a folder of class folders."""
+    root: str = ""
+    """Folder of images, CSV file, folder that holds the CIFAR pickles, or image root of the lists."""
+    train_list: str = ""
+    """`path label` list of the training images, plain or gzipped (kind list)."""
+    val_list: str = ""
+    """`path label` list of the validation images (kind list)."""
+    test_list: str = ""
+    """`path label` list of the test images (kind list)."""
+    class_names: str = ""
+    """File with one class name per line, in the order of the class ids. Default: taken from the data."""
+    val_fraction: float = ranged(0.2, 0.0, 0.9)
+    """Share of each class held out for validation when the data has no validation or test split."""
+    long_tail: Profile = "none"
+    """Cut the training split to a long-tailed profile."""
+    imbalance: float = ranged(100.0, 1.0)
+    """Largest over smallest class count of that profile."""
+    largest: int = ranged(0, 0)
+    """Images of the largest class in that profile; 0 takes what the largest class has."""
+    choice: Literal["seeded", "first"] = "seeded"
+    """Which images of a class stay: a seeded draw, or the first ones in file order."""
+    subset_seed: int = ranged(0, 0)
+    """Seed of that draw and of the hold-out; the same for all training seeds, so that runs compare."""
+    image_size: int = ranged(32, 8)
+    """Side of the square image the model sees."""
+    resize: int = ranged(0, 0)
+    """Shorter side before the centre crop at evaluation; 0 means image_size (small images) or image_size / 0.875."""
+    normalise: Literal["imagenet", "cifar", "half"] = "imagenet"
+    """Channel mean and standard deviation."""
+    augment: Augmentation = "weak"
+    """weak: pad-crop and flip. autoaugment, randaugment: weak, then the policy. imagenet: random resized crop, flip, jitter."""
+    magnitude: int = ranged(9, 0, 30)
+    """Strength of randaugment."""
+    cutout: int = ranged(0, 0)
+    """Side of one square hole cut out of each training image; 0 is off."""
+    erasing: float = ranged(0.0, 0.0, 1.0)
+    """Probability of random erasing."""
+    mixup: float = ranged(0.0, 0.0)
+    """Alpha of mixup; 0 is off."""
+    cutmix: float = ranged(0.0, 0.0)
+    """Alpha of cutmix; 0 is off. With both on, each batch takes one of them by a fair coin."""
+    sampler: SamplerName = "instance"
+    """Order and repetition of the training samples."""
+    drs_start: float = ranged(1.0, 0.0, 1.0)
+    """Deferred re-sampling: class-balanced sampling from this share of the epochs on; 1 is off."""
+    allow_double: bool = False
+    """Allow a balanced sampler together with a balanced objective (double correction) without a warning."""
+    batch_size: int = ranged(128, 1)
+    """Images per step and process; with a relation these are the samples that attend to each other."""
+    eval_batch_size: int = ranged(256, 1)
+    """Images per step at evaluation."""
+    workers: int = ranged(2, 0)
+    """Loader processes for images that do not live in memory."""
+    memory: Literal["auto", "always", "never"] = "auto"
+    """Keep decoded images in memory as uint8. auto: when they are small and fit into 2 GB."""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """From pixels to logits."""
+
+    name: str = "resnet18"
+    """A timm model name, or resnet20/32/44/56-cifar, or resnet10."""
+    head: Literal["linear", "cosine"] = "linear"
+    """Classifier: linear, or cosine similarity times a scale (needed by ldam)."""
+    scale: float = ranged(30.0, 0.0)
+    """Scale of the cosine classifier."""
+    weights: str = ""
+    """Local file with weights to start from (safetensors, or pth read with weights_only)."""
+    drop_rate: float = ranged(0.0, 0.0, 1.0)
+    """Dropout before the classifier, for timm models that have it."""
+
+
+@dataclass(frozen=True)
+class RelationConfig:
+    """Attention over the batch, while training only."""
+
+    name: Literal["none", "batchformer"] = "none"
+    """none: plain training. batchformer: image level, before the classifier."""
+    layers: int = ranged(1, 1)
+    """Encoder layers over the batch."""
+    heads: int = ranged(4, 1)
+    """Attention heads; must divide the feature width."""
+    hidden: int = ranged(0, 0)
+    """Feed-forward width; 0 means the feature width, as in the paper."""
+    dropout: float = ranged(0.5, 0.0, 1.0)
+    """Dropout inside the relation."""
+    shared_classifier: bool = True
+    """Plain and related features share the classifier. False: related features replace the plain ones."""
+    streams: Literal["mean", "released"] = "mean"
+    """Loss over the two streams: their mean, or 1.5 x their sum as in the released code."""
+    lr_scale: float = ranged(0.1, 0.0)
+    """Learning rate of the relation over that of the model."""
+    weight_decay: float = ranged(-1.0, -1.0)
+    """Weight decay of the relation; -1 means that of the model."""
+    gather: bool = False
+    """Relate the samples of all processes, not only of this one."""
+
+
+@dataclass(frozen=True)
+class ObjectiveConfig:
+    """What we ask for."""
+
+    name: ObjectiveName = "cross-entropy"
+    """The training loss."""
+    label_smoothing: float = ranged(0.0, 0.0, 0.99)
+    """Share of each target spread over all classes."""
+    tau: float = ranged(1.0)
+    """Strength of the prior (balanced-softmax has 1 by definition; logit-adjusted, vector-scaling)."""
+    gamma: float = ranged(-1.0, -1.0)
+    """Focusing power of focal (-1: 1.0), exponent of vector-scaling (-1: 0.3)."""
+    beta: float = ranged(0.9999, 0.0, 0.9999999)
+    """Effective-number parameter of class-balanced and of deferred re-weighting."""
+    base: Literal["softmax", "focal"] = "softmax"
+    """The loss that class-balanced re-weights."""
+    margin: float = ranged(0.5, 0.0)
+    """Largest margin of ldam."""
+    scale: float = ranged(30.0, 0.0)
+    """Logit scale of ldam; the cosine classifier then has scale 1."""
+    drw_start: float = ranged(1.0, 0.0, 1.0)
+    """Deferred re-weighting: effective-number class weights from this share of the epochs on; 1 is off."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """One loop."""
+
+    epochs: int = ranged(90, 1)
+    """Passes over the training samples."""
+    optimizer: Literal["sgd", "adamw"] = "sgd"
+    """The optimizer; sgd has Nesterov off, as in the papers."""
+    lr: float = ranged(0.1, 0.0)
+    """Peak learning rate."""
+    momentum: float = ranged(0.9, 0.0, 1.0)
+    """Momentum of sgd; first beta of adamw."""
+    beta2: float = ranged(0.999, 0.0, 1.0)
+    """Second beta of adamw."""
+    weight_decay: float = ranged(5e-4, 0.0)
+    """Weight decay of matrices; see decay_all."""
+    decay_all: bool = True
+    """Also decay biases and normalisation parameters, as the papers' SGD recipes do."""
+    schedule: Literal["cosine", "steps", "constant"] = "cosine"
+    """Learning rate after the warm-up."""
+    warmup_epochs: float = ranged(0.0, 0.0)
+    """Epochs of linear warm-up."""
+    warmup_start: float = ranged(0.1, 0.0, 1.0)
+    """Learning rate at the start of the warm-up over the peak."""
+    steps: tuple[float, ...] = (0.8, 0.9)
+    """Shares of the epochs at which schedule steps multiplies the rate by step_factor."""
+    step_factor: float = ranged(0.1, 0.0, 1.0)
+    """That factor."""
+    min_lr: float = ranged(0.0, 0.0)
+    """Final learning rate of the cosine."""
+    clip: float = ranged(0.0, 0.0)
+    """Largest gradient norm; 0 is off."""
+    accumulate: int = ranged(1, 1)
+    """Micro-batches per optimizer step. With a relation this changes the mathematics (a warning says so)."""
+    ema: float = ranged(0.0, 0.0, 0.999999)
+    """Decay of the exponential moving average of the weights, which is then what is evaluated; 0 is off."""
+    precision: Literal["float32", "bfloat16", "auto"] = "auto"
+    """bfloat16 autocast; auto uses it where the hardware gains."""
+    channels_last: bool = True
+    """Memory layout of images and convolutions."""
+    seed: int = ranged(0, 0)
+    """Seed of initialisation, order and augmentation."""
+    eval_every: int = ranged(1, 0)
+    """Epochs between evaluations during training; 0 evaluates at the end only."""
+    save_every: int = ranged(1, 1)
+    """Epochs between checkpoints; one is always written at the end and at Ctrl-C."""
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:1 or mps."""
+    threads: int = ranged(0, 0)
+    """Torch threads on the CPU; 0 leaves torch's choice."""
+    tensorboard: bool = False
+    """Also write TensorBoard files (needs the extra `track`)."""
+    max_steps: int = ranged(0, 0)
+    """Stop after this many optimizer steps; 0 is off. The schedule is not shortened."""
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """What did we get, for whom."""
+
+    shot_rule: Literal["standard", "oltr", "mislas", "prior-lt", "cifar10", "thirds"] = "standard"
+    """Boundary between many, medium and few."""
+    adjust_tau: float = ranged(0.0)
+    """Post-hoc logit adjustment: subtract tau x log prior from the logits; 0 is off."""
+    tau_norm: float = ranged(0.0, 0.0)
+    """Divide each classifier row by its norm to this power and drop the bias; 0 is off."""
+    bootstrap: int = ranged(1000, 0)
+    """Resamples for the confidence interval of top-1; 0 is off."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A recipe with all its settings."""
+
+    out: str = ""
+    """Run directory; default runs/<recipe>-s<seed>. Rerunning the same command resumes there."""
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    relation: RelationConfig = field(default_factory=RelationConfig)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    evaluate: EvalConfig = field(default_factory=EvalConfig)

@@ -1,0 +1,142 @@
+"""Recipe files: strict TOML to frozen dataclasses and back. No key or value is accepted that is not understood."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from relatum.config import RunConfig
+from relatum.errors import ConfigError, suggest
+
+MAX_EXTENDS = 5
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file, with its `extends = "other.toml"` (relative to it) underneath."""
+    merged: dict[str, Any] = {}
+    for table in reversed(_chain(path)):
+        merged = _merge(merged, table)
+    return merged
+
+
+def _chain(path: Path) -> list[dict[str, Any]]:
+    tables: list[dict[str, Any]] = []
+    while len(tables) < MAX_EXTENDS:
+        try:
+            table = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(f"cannot read recipe file {path}: {error.strerror}.") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path} is not valid TOML: {error}.") from error
+        parent = table.pop("extends", None)
+        tables.append(table)
+        if parent is None:
+            return tables
+        if not isinstance(parent, str):
+            raise ConfigError(f"{path}: extends must be the name of a file, not {parent!r}.")
+        path = path.parent / parent
+    raise ConfigError(f"{path}: more than {MAX_EXTENDS} files extend each other; is there a circle?")
+
+
+def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        merged[key] = _merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def from_dict(table: Mapping[str, Any], origin: str, kind: type[Any] = RunConfig, prefix: str = "") -> Any:
+    """Build the dataclass `kind` from a table; an error names `origin`, the key and the nearest valid key."""
+    hints = typing.get_type_hints(kind)
+    known = {f.name: f for f in fields(kind)}
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        if key not in known:
+            raise ConfigError(f"{origin}: unknown key '{prefix}{key}'; {suggest(key, known)}")
+        hint = hints[key]
+        if is_dataclass(hint):
+            if not isinstance(value, Mapping):
+                raise ConfigError(f"{origin}: '{prefix}{key}' must be a table, not {value!r}.")
+            values[key] = from_dict(value, origin, typing.cast("type[Any]", hint), f"{prefix}{key}.")
+        else:
+            values[key] = _coerce(value, hint, f"{origin}: '{prefix}{key}'")
+    config = kind(**values)
+    check(config, origin, prefix)
+    return config
+
+
+def check(config: Any, origin: str, prefix: str = "") -> None:
+    """Check types and ranges of every field of a config dataclass, recursively."""
+    hints = typing.get_type_hints(type(config))
+    for f in fields(config):
+        value, where = getattr(config, f.name), f"{origin}: '{prefix}{f.name}'"
+        if is_dataclass(value):
+            check(value, origin, f"{prefix}{f.name}.")
+            continue
+        _coerce(value, hints[f.name], where)
+        low, high = f.metadata.get("low"), f.metadata.get("high")
+        if (low is not None and value < low) or (high is not None and value > high):
+            bounds = f"at least {low:g}" if high is None else f"between {low:g} and {high:g}"
+            raise ConfigError(f"{where} is {value}; it must be {bounds}.")
+
+
+def _coerce(value: Any, hint: Any, where: str) -> Any:
+    """Return `value` as type `hint`; only the harmless conversions int -> float and list -> tuple are made."""
+    origin = get_origin(hint)
+    if origin is Literal:
+        if value not in get_args(hint):
+            raise ConfigError(f"{where} is {value!r}; {suggest(str(value), map(str, get_args(hint)))}")
+        return value
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise ConfigError(f"{where} must be a list, not {value!r}.")
+        return tuple(_coerce(v, get_args(hint)[0], where) for v in value)
+    if origin in (typing.Union, types.UnionType):
+        raise ConfigError(f"{where} has a type that recipe files do not support.")
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
+        raise ConfigError(f"{where} must be of type {hint.__name__}, not {value!r}.")
+    if hint is float and value != value:
+        raise ConfigError(f"{where} is not a number (nan).")
+    return value
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """Return a config as nested plain values."""
+    result: dict[str, Any] = {}
+    for f in fields(config):
+        value = getattr(config, f.name)
+        result[f.name] = to_dict(value) if is_dataclass(value) else list(value) if isinstance(value, tuple) else value
+    return result
+
+
+def to_toml(config: Any) -> str:
+    """Return a config as TOML: top-level keys, then one table per room."""
+    table = to_dict(config)
+    top = [f"{key} = {json.dumps(value)}" for key, value in table.items() if not isinstance(value, dict)]
+    for name, part in table.items():
+        if isinstance(part, dict):
+            top += ["", f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in part.items())]
+    return "\n".join(top) + "\n"
+
+
+def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested tables as {"data.root": ...}."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return the flattened keys whose values differ, with both values."""
+    a, b = flatten(old), flatten(new)
+    return {key: (a.get(key), b.get(key)) for key in sorted(a.keys() | b.keys()) if a.get(key) != b.get(key)}

@@ -1,0 +1,102 @@
+"""From uint8 images to what the model trains on: the stages of a `DataConfig` in order.
+
+The same code serves both ways in which images arrive: a whole batch of small images from memory, or, in a loader
+process, one large image at a time (n = 1). So both have the same distributions.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from relatum.config import DataConfig
+from relatum.data.augment.colour import ColorJitter
+from relatum.data.augment.geometric import HorizontalFlip, PadCrop, RandomResizedCrop
+from relatum.data.augment.occlusion import Cutout, RandomErasing
+from relatum.data.augment.policies import AutoAugment, RandAugment
+from relatum.data.preprocess import NORMALISE, fit_square, normalise, to_tensor
+from relatum.errors import ConfigError
+
+
+class TrainAugment:
+    """Augment and normalise training images.
+
+    weak: pad by an eighth of the side, crop, flip. autoaugment, randaugment: weak, then the policy. imagenet: random
+    resized crop, flip, colour jitter. Then, where switched on: Cutout, normalisation, random erasing.
+
+    Args:
+        config: the data settings.
+    """
+
+    def __init__(self, config: DataConfig) -> None:
+        size = config.image_size
+        weak = config.augment in ("weak", "autoaugment", "randaugment")
+        policies: dict[str, AutoAugment | RandAugment] = {
+            "autoaugment": AutoAugment(),
+            "randaugment": RandAugment(config.magnitude),
+        }
+        self.size = size
+        self.pad_crop = PadCrop(size // 8) if weak else None
+        self.resized_crop = RandomResizedCrop(size) if config.augment == "imagenet" else None
+        self.flip = None if config.augment == "none" else HorizontalFlip()
+        self.policy = policies.get(config.augment)
+        self.jitter = ColorJitter() if config.augment == "imagenet" else None
+        self.cutout = Cutout(config.cutout) if config.cutout else None
+        self.erasing = RandomErasing(config.erasing) if config.erasing else None
+        self.mean, self.std = NORMALISE[config.normalise]
+
+    @property
+    def crops_full_images(self) -> bool:
+        """Whether the images are best given in full resolution, because the crop chooses its own part of them."""
+        return self.resized_crop is not None
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Augment a batch.
+
+        Args:
+            images: (N, 3, S, S) uint8; with a random resized crop any (N, 3, H, W). Not changed.
+            generator: the only source of randomness.
+
+        Returns:
+            (N, 3, S, S) float32, normalised.
+        """
+        images = self._colours(self._places(images, generator), generator)
+        n, _, h, w = images.shape
+        if self.cutout is not None:
+            images = self.cutout.apply(images, self.cutout.sample(n, h, w, generator))
+        values = normalise(images, self.mean, self.std)
+        if self.erasing is not None:
+            values = self.erasing.apply(values, self.erasing.sample(n, h, w, generator), generator)
+        return values
+
+    def one(self, image: npt.NDArray[np.uint8], generator: torch.Generator) -> Tensor:
+        """Augment one image of any size: (H, W, 3) uint8 to (3, S, S) float32."""
+        pixels = to_tensor(image)
+        if not self.crops_full_images:
+            pixels = fit_square(pixels, self.size, self.size)
+        return self(pixels.unsqueeze(0), generator).squeeze(0)
+
+    def _places(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        n, _, h, w = images.shape
+        if self.resized_crop is not None:
+            images = self.resized_crop.apply(images, self.resized_crop.sample(n, h, w, generator))
+        elif (h, w) != (self.size, self.size):
+            raise ConfigError(
+                f"images are {h} x {w} but data.image_size is {self.size}; bring them to that size first."
+            )
+        if self.pad_crop is not None:
+            images = self.pad_crop.apply(images, self.pad_crop.sample(n, generator))
+        return images if self.flip is None else self.flip.apply(images, self.flip.sample(n, generator))
+
+    def _colours(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        n, _, h, w = images.shape
+        if self.policy is not None:
+            images = self.policy.apply(images, self.policy.sample(n, h, w, generator))
+        return images if self.jitter is None else self.jitter.apply(images, self.jitter.sample(n, generator))
+
+
+def build_augment(config: DataConfig) -> TrainAugment:
+    """Build the training augmentation of `config`."""
+    return TrainAugment(config)

@@ -1,0 +1,253 @@
+"""Batches for training and evaluation: the door of this room is `build_loaders`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from relatum.batch import Batch
+from relatum.config import DataConfig
+from relatum.data.augment.mixing import Mixer
+from relatum.data.augment.pipeline import TrainAugment, build_augment
+from relatum.data.memory import Progress, decode_all, lives_in_memory
+from relatum.data.preprocess import Preprocess
+from relatum.data.sampler_base import Sampler
+from relatum.data.samplers import build_sampler
+from relatum.data.seeding import generator_for
+from relatum.data.source import ImageSource
+from relatum.data.splits import open_splits
+from relatum.data.workers import EvalItems, Key, TrainItems, count_repetitions, stream
+from relatum.errors import ConfigError, DataError
+from relatum.prior import ClassPrior
+
+
+class TrainLoader:
+    """Augmented training batches; each epoch is a pure function of (seed, epoch, rank).
+
+    The last incomplete batch is dropped; with fewer samples than `batch_size` there is one batch of them all.
+
+    Args:
+        source: the training samples.
+        sampler: order and repetition.
+        augment: from uint8 images to inputs.
+        batch_size: samples per batch.
+        seed: of the augmentation.
+        workers: loader processes, where images do not live in memory.
+        images: all images (N, 3, S, S) uint8, where they do.
+        mixer: mixup or cutmix over each batch.
+    """
+
+    def __init__(
+        self,
+        source: ImageSource,
+        sampler: Sampler,
+        augment: TrainAugment,
+        batch_size: int,
+        *,
+        seed: int = 0,
+        workers: int = 0,
+        images: Tensor | None = None,
+        mixer: Mixer | None = None,
+    ) -> None:
+        if len(source) < 2:
+            raise DataError(f"{source.name} has {len(source)} training sample; training needs at least two.")
+        self.source, self.sampler, self.augment, self.mixer = source, sampler, augment, mixer
+        self.batch_size = min(batch_size, len(sampler))
+        self.seed, self.workers, self.images = seed, workers, images
+        self.targets = torch.from_numpy(source.targets)
+
+    def __len__(self) -> int:
+        return len(self.sampler) // self.batch_size
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """Yield the batches of `epoch` from position `start` on, the same as in the full epoch.
+
+        Targets are class ids (N,), or soft (N, K) with mixup or cutmix.
+        """
+        if epoch < 0 or not 0 <= start <= len(self):
+            raise ConfigError(f"epoch {epoch}, batch {start}: epochs start at 0, batches are 0 to {len(self)}.")
+        order = self.sampler.indices(epoch)
+        if self.images is None:
+            batches = self._from_workers(order, epoch, start)
+        else:
+            batches = self._from_memory(self.images, order, epoch, start)
+        for position, batch in enumerate(batches, start):
+            if self.mixer is not None:
+                batch = self.mixer(batch, generator_for("mixing", self.seed, epoch, position, self.sampler.rank))
+            yield batch
+
+    def _from_memory(self, images: Tensor, order: npt.NDArray[np.int64], epoch: int, start: int) -> Iterator[Batch]:
+        # Prepared in this thread: it costs a few percent of a training step on the CPU, which is all that a second
+        # thread could hide, and only where a core is idle.
+        for position in range(start, len(self)):
+            index = torch.from_numpy(order[position * self.batch_size : (position + 1) * self.batch_size])
+            generator = generator_for("batch", self.seed, epoch, position, self.sampler.rank)
+            yield Batch(self.augment(images.index_select(0, index), generator), self.targets[index], index)
+
+    def _from_workers(self, order: npt.NDArray[np.int64], epoch: int, start: int) -> Iterator[Batch]:
+        items = TrainItems(self.source, self.augment, self.seed, epoch, self.sampler.rank)
+        keys = [Key(*pair) for pair in zip(order.tolist(), count_repetitions(order).tolist(), strict=True)]
+        size = self.batch_size
+        return stream(items, [keys[p * size : (p + 1) * size] for p in range(start, len(self))], self.workers)
+
+
+class EvalLoader:
+    """Every sample of a split once, in order, without augmentation.
+
+    With several processes, each rank has a contiguous part of its own; the parts cover the split without padding, so
+    they differ in length by at most one sample and a rank may have none.
+
+    Args:
+        source: the samples.
+        preprocess: resize, crop, normalise.
+        batch_size: samples per batch; the last may be smaller.
+        workers: loader processes, where images do not live in memory.
+        images: this rank's images (n, 3, S, S) uint8, where they do.
+        rank: this process.
+        world: number of processes.
+    """
+
+    def __init__(
+        self,
+        source: ImageSource,
+        preprocess: Preprocess,
+        batch_size: int,
+        *,
+        workers: int = 0,
+        images: Tensor | None = None,
+        rank: int = 0,
+        world: int = 1,
+    ) -> None:
+        self.source, self.preprocess, self.batch_size = source, preprocess, batch_size
+        self.workers, self.images = workers, images
+        self.indices = eval_part(len(source), rank, world)
+        self.targets = torch.from_numpy(source.targets)
+
+    def __len__(self) -> int:
+        return -(-len(self.indices) // self.batch_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        parts = [self.indices[at : at + self.batch_size] for at in range(0, len(self.indices), self.batch_size)]
+        if self.images is None:
+            items = EvalItems(self.source, self.preprocess)
+            yield from stream(items, [[Key(i) for i in part] for part in parts], self.workers)
+            return
+        for part in parts:
+            index = torch.arange(part.start, part.stop)
+            pixels = self.images[part.start - self.indices.start : part.stop - self.indices.start]
+            yield Batch(self.preprocess.normalise(pixels), self.targets[index], index)
+
+
+def eval_part(samples: int, rank: int, world: int) -> range:
+    """Return the samples that `rank` of `world` evaluates: contiguous, disjoint, together all."""
+    return range(samples * rank // world, samples * (rank + 1) // world)
+
+
+@dataclass(frozen=True)
+class Loaders:
+    """What training needs of the data.
+
+    Attributes:
+        train: training batches.
+        evals: one loader for each of "val" and "test" that exists.
+        prior: class names and counts of the training split.
+        preprocess: what evaluation and prediction do to an image.
+    """
+
+    train: TrainLoader
+    evals: dict[str, EvalLoader]
+    prior: ClassPrior
+    preprocess: Preprocess
+
+
+def build_loaders(
+    config: DataConfig,
+    *,
+    seed: int = 0,
+    epochs: int = 1,
+    rank: int = 0,
+    world: int = 1,
+    progress: Progress | None = None,
+) -> Loaders:
+    """Open the data of `config` and make its loaders.
+
+    Args:
+        config: the data settings.
+        seed: of order and augmentation.
+        epochs: length of the training, which some samplers need.
+        rank: this process.
+        world: number of processes.
+        progress: called with (done, total) while images are decoded into memory.
+    """
+    return loaders_from_splits(
+        open_splits(config), config, seed=seed, epochs=epochs, rank=rank, world=world, progress=progress
+    )
+
+
+def loaders_from_splits(
+    splits: Mapping[str, ImageSource],
+    config: DataConfig,
+    *,
+    seed: int = 0,
+    epochs: int = 1,
+    rank: int = 0,
+    world: int = 1,
+    progress: Progress | None = None,
+) -> Loaders:
+    """Make loaders of sources of your own: "train" and any further splits, all with the same class names.
+
+    The arguments are those of `build_loaders`; the settings of `config` that say where the data is are not used.
+    """
+    _check_splits(splits)
+    train, total = splits["train"], sum(map(len, splits.values()))
+    sampler = build_sampler(config, train.targets, train.num_classes, seed=seed, epochs=epochs, rank=rank, world=world)
+    evals = {
+        name: _eval_loader(source, config, rank, world, total, progress)
+        for name, source in splits.items()
+        if name != "train"
+    }
+    loader = _train_loader(train, config, sampler, seed, total, progress)
+    return Loaders(loader, evals, train.prior(), Preprocess.from_config(config))
+
+
+def _train_loader(
+    source: ImageSource, config: DataConfig, sampler: Sampler, seed: int, total: int, progress: Progress | None
+) -> TrainLoader:
+    augment = build_augment(config)
+    images = None
+    if lives_in_memory(source, config, total, full_resolution=augment.crops_full_images):
+        images = decode_all(source, config.image_size, config.image_size, config.workers, progress)
+    mixer = Mixer(config.mixup, config.cutmix, source.num_classes) if config.mixup or config.cutmix else None
+    return TrainLoader(
+        source, sampler, augment, config.batch_size, seed=seed, workers=config.workers, images=images, mixer=mixer
+    )
+
+
+def _eval_loader(
+    source: ImageSource, config: DataConfig, rank: int, world: int, total: int, progress: Progress | None
+) -> EvalLoader:
+    preprocess = Preprocess.from_config(config)
+    images = None
+    if lives_in_memory(source, config, total):
+        mine = source.subset(np.asarray(eval_part(len(source), rank, world), dtype=np.int64))
+        images = decode_all(mine, config.image_size, preprocess.resize, config.workers, progress)
+    return EvalLoader(
+        source, preprocess, config.eval_batch_size, workers=config.workers, images=images, rank=rank, world=world
+    )
+
+
+def _check_splits(splits: Mapping[str, ImageSource]) -> None:
+    if "train" not in splits:
+        raise DataError(f"there is no split 'train' among {sorted(splits)}; name one of them so.")
+    for name, source in splits.items():
+        if not len(source):
+            raise DataError(f"split '{name}' has no samples; leave it out, or check where it is read from.")
+        if source.class_names != splits["train"].class_names:
+            raise DataError(
+                f"split '{name}' has other class names than 'train'; give all splits the same, in one order."
+            )

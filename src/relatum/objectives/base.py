@@ -1,0 +1,119 @@
+"""Objective: the base of all losses. It checks the batch and applies class weights and reduction in one way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from relatum.errors import ConfigError, suggest
+from relatum.objectives.checks import check_batch, require
+from relatum.objectives.functional import REDUCTIONS, reduce_losses, sample_weights
+from relatum.prior import ClassPrior
+
+Weights = Sequence[float] | npt.NDArray[Any] | Tensor
+
+
+class Objective(nn.Module):
+    """A loss over a batch: `objective(logits (N, K), targets (N,) or (N, K), features=None)`.
+
+    A soft target takes the expectation of the loss over its classes, so it agrees exactly with the label where it is
+    one-hot. Class weights w_k weigh whole samples: w of a label is its class's, w of a soft target is the average
+    sum_k y_k w_k. The weighted mean is sum(w l) / sum(w) over the batch (of this process).
+
+    A subclass implements `per_sample`, or `forward` where its loss is not a sum over samples. Nothing here has
+    parameters, and all buffers stay out of the state dict: a checkpoint does not depend on the objective.
+
+    Args:
+        prior: the class prior of the training data, where the loss needs it or K is to be checked.
+        label_smoothing: eps in (1 - eps) y + eps / K. It also applies to soft targets; leave it at 0 where the data
+            already smooths them.
+        reduction: "mean", "sum" or "none" (N,).
+    """
+
+    corrects_prior: bool = False
+    """True where the loss makes up for class frequencies; a balanced sampler besides would correct twice."""
+    own_weights: bool = False
+    """True where the objective sets its class weights itself; `set_class_weights` then refuses."""
+    _class_weights: Tensor | None
+
+    def __init__(
+        self, prior: ClassPrior | None = None, *, label_smoothing: float = 0.0, reduction: str = "mean"
+    ) -> None:
+        super().__init__()
+        require(0.0 <= label_smoothing <= 1.0, f"label_smoothing = {label_smoothing} must lie between 0 and 1.")
+        if reduction not in REDUCTIONS:
+            raise ConfigError(f"unknown reduction '{reduction}'; {suggest(reduction, REDUCTIONS)}")
+        self.label_smoothing = label_smoothing
+        self.reduction = reduction
+        self.num_classes = None if prior is None else prior.num_classes
+        self.register_buffer("_class_weights", None, persistent=False)
+
+    def forward(self, logits: Tensor, targets: Tensor, features: Tensor | None = None) -> Tensor:
+        """Return the reduced loss, in float32 or, for float64 logits, float64.
+
+        Args:
+            logits: (N, K).
+            targets: integer labels (N,), or soft targets (N, K) whose rows sum to one.
+            features: what the classifier saw, (N, C); only objectives that say so need it.
+        """
+        check_batch(logits, targets, self._expected_classes())
+        losses = self.per_sample(logits, targets, features)
+        weights = self._weights_on(logits.device)
+        return reduce_losses(losses, None if weights is None else sample_weights(targets, weights), self.reduction)
+
+    def per_sample(self, logits: Tensor, targets: Tensor, features: Tensor | None = None) -> Tensor:
+        """Return the unweighted loss of each sample, (N,), label smoothing included; the batch is already checked."""
+        raise TypeError(f"{type(self).__name__} must implement per_sample or forward")
+
+    def set_epoch(self, epoch: float, epochs: int) -> None:
+        """Tell the objective which epoch begins, counted from 0; only those that change while training listen."""
+
+    @property
+    def class_weights(self) -> Tensor | None:
+        """The class weights in force, (K,) float32, or None."""
+        return self._class_weights
+
+    def set_class_weights(self, weights: Weights | None) -> None:
+        """Weigh the classes by `weights` (K,), positive, from the next call on; None for no weights."""
+        require(
+            not self.own_weights,
+            f"{type(self).__name__} sets its class weights itself, and further weights would correct twice; "
+            "weight CrossEntropy, Focal or another objective instead.",
+        )
+        self._store_weights(weights)
+
+    def _store_weights(self, weights: Weights | None) -> None:
+        if weights is None:
+            self._class_weights = None
+            return
+        values = torch.as_tensor(weights).detach().to(torch.float32)
+        right_shape = values.ndim == 1 and self.num_classes in (None, len(values))
+        require(
+            right_shape, f"class weights have shape {tuple(values.shape)}; give one per class ({self.num_classes})."
+        )
+        require(bool((torch.isfinite(values) & (values > 0)).all()), "class weights must be positive and finite.")
+        self._class_weights = values.clone()
+
+    def _store_vector(self, name: str, values: npt.NDArray[np.float64]) -> None:
+        """Keep a per-class vector (K,) as a float32 buffer outside the state dict."""
+        self.register_buffer(name, torch.from_numpy(values).to(torch.float32), persistent=False)
+
+    def _expected_classes(self) -> int | None:
+        if self.num_classes is not None or self._class_weights is None:
+            return self.num_classes
+        return len(self._class_weights)
+
+    def _weights_on(self, device: torch.device) -> Tensor | None:
+        # Weights may be set after the objective was moved; move them once instead of at every step.
+        if self._class_weights is not None and self._class_weights.device != device:
+            self._class_weights = self._class_weights.to(device)
+        return self._class_weights
+
+    def extra_repr(self) -> str:
+        """Return what `print(objective)` shows between the brackets."""
+        return f"label_smoothing={self.label_smoothing}, reduction={self.reduction!r}"

@@ -1,0 +1,85 @@
+"""The door of this room: from a config to an objective."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from relatum.config import ObjectiveConfig
+from relatum.errors import ConfigError, suggest
+from relatum.objectives.base import Objective
+from relatum.objectives.checks import require
+from relatum.objectives.deferred import DeferredReweighting
+from relatum.objectives.losses import (
+    LDAM,
+    BalancedSoftmax,
+    ClassBalanced,
+    CrossEntropy,
+    Focal,
+    LogitAdjusted,
+    VectorScaling,
+)
+from relatum.prior import ClassPrior
+
+
+def build_objective(config: ObjectiveConfig, prior: ClassPrior) -> Objective:
+    """Return the objective that `config` names, inside `DeferredReweighting` where `drw_start` is below 1.
+
+    Raises:
+        ConfigError: an unknown name, a value out of range, or a combination that would correct twice.
+    """
+    if config.name not in OBJECTIVES:
+        raise ConfigError(f"unknown objective '{config.name}'; {suggest(config.name, OBJECTIVES)}")
+    objective = OBJECTIVES[config.name](config, prior)
+    if config.drw_start < 1:
+        return DeferredReweighting(objective, prior, config.drw_start, config.beta)
+    return objective
+
+
+def _cross_entropy(config: ObjectiveConfig, prior: ClassPrior) -> Objective:
+    return CrossEntropy(prior, label_smoothing=config.label_smoothing)
+
+
+def _balanced_softmax(config: ObjectiveConfig, prior: ClassPrior) -> Objective:
+    require(
+        config.tau == 1,
+        f"balanced-softmax has tau = 1 by definition, not {config.tau}; "
+        'use objective.name="logit-adjusted" for another tau.',
+    )
+    return BalancedSoftmax(prior, label_smoothing=config.label_smoothing)
+
+
+def _logit_adjusted(config: ObjectiveConfig, prior: ClassPrior) -> Objective:
+    return LogitAdjusted(prior, config.tau, label_smoothing=config.label_smoothing)
+
+
+def _vector_scaling(config: ObjectiveConfig, prior: ClassPrior) -> Objective:
+    return VectorScaling(prior, _gamma(config, 0.3), config.tau, label_smoothing=config.label_smoothing)
+
+
+def _focal(config: ObjectiveConfig, prior: ClassPrior) -> Objective:
+    return Focal(_gamma(config, 1.0), prior=prior, label_smoothing=config.label_smoothing)
+
+
+def _class_balanced(config: ObjectiveConfig, prior: ClassPrior) -> Objective:
+    gamma = _gamma(config, 1.0)
+    return ClassBalanced(prior, config.beta, config.base, gamma, label_smoothing=config.label_smoothing)
+
+
+def _ldam(config: ObjectiveConfig, prior: ClassPrior) -> Objective:
+    return LDAM(prior, config.margin, config.scale, label_smoothing=config.label_smoothing)
+
+
+def _gamma(config: ObjectiveConfig, default: float) -> float:
+    """Return gamma, -1 being the default of the loss; other negative values are refused by the loss."""
+    return default if config.gamma == -1 else config.gamma
+
+
+OBJECTIVES: dict[str, Callable[[ObjectiveConfig, ClassPrior], Objective]] = {
+    "cross-entropy": _cross_entropy,
+    "balanced-softmax": _balanced_softmax,
+    "logit-adjusted": _logit_adjusted,
+    "vector-scaling": _vector_scaling,
+    "focal": _focal,
+    "class-balanced": _class_balanced,
+    "ldam": _ldam,
+}

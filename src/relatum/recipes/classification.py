@@ -1,0 +1,124 @@
+"""Wiring of long-tailed classification: settings in, task and loaders out."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from relatum.config import EvalConfig, RunConfig
+from relatum.config_files import check, from_dict, read_toml, to_dict, to_toml
+from relatum.data.loaders import Loaders, build_loaders
+from relatum.data.samplers import warn_double_correction
+from relatum.errors import ConfigError, DataError
+from relatum.evaluate import Scores, evaluate
+from relatum.models import create_model
+from relatum.objectives import build_objective
+from relatum.relation import BatchFormer, Relation, attach
+from relatum.train import ClassificationTask, Display, Run, RunDirectory, fit
+from relatum.train.device import pick_device
+from relatum.trained import load
+
+
+def build(config: RunConfig) -> tuple[ClassificationTask, Loaders]:
+    """Build the task and the loaders of a recipe; every check of the settings runs before the data is read."""
+    _check_together(config)
+    loaders = build_loaders(config.data, seed=config.train.seed, epochs=config.train.epochs)
+    objective = build_objective(config.objective, loaders.prior)
+    warn_double_correction(loaders.train.sampler.name, objective.corrects_prior, config.data.allow_double)
+    torch.manual_seed(config.train.seed)
+    model = create_model(config.model.name, loaders.prior.num_classes, **_model_options(config))
+    settings = config.relation
+    task = ClassificationTask(
+        model,
+        objective,
+        _attach(config, model),
+        streams=settings.streams,
+        relation_lr_scale=settings.lr_scale,
+        relation_weight_decay=None if settings.weight_decay < 0 else settings.weight_decay,
+    )
+    return task, loaders
+
+
+def run(config: RunConfig, recipe: str, out: Path, display: Display | None = None) -> Run:
+    """Train a recipe in the run directory `out`, or continue it there."""
+    check(config, f"recipe {recipe}")
+    directory = RunDirectory(out, to_dict(config), to_toml(config))
+    task, loaders = build(config)
+    directory.update_manifest(recipe=recipe, command=shlex.join(["relatum", *sys.argv[1:]]))
+    values = {
+        "model": to_dict(config.model),
+        "model_kwargs": _size_option(config),
+        "class_names": list(loaders.prior.names),
+        "class_counts": loaders.prior.counts.tolist(),
+        "preprocess": loaders.preprocess.to_dict(),
+    }
+    display = display or Display(recipe)
+    return fit(
+        task, loaders, config.train, out=directory, evaluation=config.evaluate, values=values, display=display
+    )
+
+
+def _model_options(config: RunConfig) -> dict[str, Any]:
+    settings = config.model
+    options = {"head": settings.head, "scale": settings.scale, "weights": settings.weights}
+    return {**options, "drop_rate": settings.drop_rate, **_size_option(config)}
+
+
+def _size_option(config: RunConfig) -> dict[str, int]:
+    return {"img_size": config.data.image_size}
+
+
+def _attach(config: RunConfig, model: torch.nn.Module) -> Relation | None:
+    settings = config.relation
+    if settings.name == "none":
+        return None
+    spec = BatchFormer(
+        heads=settings.heads,
+        layers=settings.layers,
+        dropout=settings.dropout,
+        hidden=settings.hidden or None,
+        shared_classifier=settings.shared_classifier,
+    )
+    return attach(model, spec)
+
+
+def _check_together(config: RunConfig) -> None:
+    """Checks of settings that only make sense side by side."""
+    if config.relation.name != "none" and config.data.batch_size < 2:
+        raise ConfigError("a relation needs other samples: data.batch_size 1 leaves nothing to attend to; use 8 or more.")
+    if config.objective.name == "ldam" and config.model.head != "cosine":
+        raise ConfigError("objective ldam works on cosines: set --model.head cosine.")
+    if config.objective.name == "ldam" and config.model.scale != config.objective.scale:
+        raise ConfigError("objective ldam and the cosine head must agree: set model.scale and objective.scale alike.")
+    if config.train.warmup_epochs >= config.train.epochs and config.train.warmup_epochs > 0:
+        raise ConfigError(
+            f"train.warmup_epochs ({config.train.warmup_epochs:g}) must be less than train.epochs ({config.train.epochs})."
+        )
+
+
+def evaluate_run(path: Path, evaluation: EvalConfig, data_root: str = "") -> dict[str, Scores]:
+    """Score the plain model of a run directory on its evaluation splits, with other options than it was trained with.
+
+    Args:
+        path: the run directory.
+        evaluation: shot rule and post-hoc options.
+        data_root: replaces `data.root` of the run; empty keeps it.
+    """
+    trained = load(path)
+    config: RunConfig = from_dict(read_toml(path / "config.toml"), str(path / "config.toml"))
+    data = replace(config.data, root=data_root) if data_root else config.data
+    loaders = build_loaders(data, seed=config.train.seed, epochs=config.train.epochs)
+    if loaders.prior.names != trained.class_names:
+        raise DataError(f"the data at '{data.root}' has other classes than {path} was trained on.")
+    device = pick_device(config.train.device)
+    return {
+        split: evaluate(
+            trained.model.to(device), loader, loaders.prior, config=evaluation, split=split, device=device
+        )
+        for split, loader in loaders.evals.items()
+    }

@@ -1,0 +1,149 @@
+"""Relation: the handle on an attached model."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from relatum.errors import ModelError, TrainingError
+from relatum.relation.specs import BatchFormer
+from relatum.relation.streams import repeat_targets, split_streams
+
+MODULE_NAME = "relation"
+SMALL_BATCH = 8
+
+
+class Relation:
+    """What `attach` returns: repeats targets, splits outputs, makes parameter groups, and detaches.
+
+    Args:
+        model: the host, changed in place.
+        spec: what was attached.
+        sites: names of the modules whose input is related.
+    """
+
+    def __init__(self, model: nn.Module, spec: BatchFormer, sites: tuple[str, ...]) -> None:
+        self.model = model
+        self.spec = spec
+        self.sites = sites
+        self._handles: list[RemovableHandle] = []
+        self._inference = False
+        self._warned = False
+
+    @property
+    def attached(self) -> bool:
+        """Whether the relation is on the model now."""
+        return MODULE_NAME in self.model._modules
+
+    @property
+    def active(self) -> bool:
+        """Whether a forward pass would relate samples now: in training mode, or inside `inference()`."""
+        return self.attached and (self.model.training or self._inference)
+
+    @property
+    def module(self) -> nn.Module:
+        """The modules of the relation, registered on the model."""
+        if not self.attached:
+            raise ModelError("this relation is detached; attach() a new one.")
+        return self.model.get_submodule(MODULE_NAME)
+
+    @property
+    def stream_names(self) -> tuple[str, ...]:
+        """The streams in the output of the model now, in their order."""
+        if not self.active:
+            return ("plain",)
+        return ("plain", "related") if self.spec.shared_classifier else ("related",)
+
+    def targets(self, targets: Any) -> Any:
+        """Repeat targets (tensors, lists, dicts, soft labels) to fit the output of the model, in stream order."""
+        return repeat_targets(targets, len(self.stream_names))
+
+    def split(self, output: Any) -> tuple[Any, Any]:
+        """Split a two-stream output (2N, ...) into (plain, related)."""
+        if self.attached and not self.spec.shared_classifier:
+            raise ModelError("shared_classifier=False has one stream, the related one; there is nothing to split.")
+        return split_streams(output)
+
+    def streams(self, output: Any) -> dict[str, Any]:
+        """Return the output of each stream by name, whatever mode the model is in."""
+        names = self.stream_names
+        return dict(zip(names, split_streams(output), strict=True)) if len(names) == 2 else {names[0]: output}
+
+    def param_groups(
+        self, base_lr: float, lr_scale: float = 0.1, weight_decay: float | None = None
+    ) -> list[dict[str, Any]]:
+        """Return two optimizer groups that hold every trainable parameter of the model exactly once.
+
+        Args:
+            base_lr: learning rate of the model.
+            lr_scale: learning rate of the relation over `base_lr`.
+            weight_decay: weight decay of the relation; None leaves the optimizer's default.
+        """
+        own = {id(p) for p in self.module.parameters()}
+        host = [p for p in self.model.parameters() if p.requires_grad and id(p) not in own]
+        related: dict[str, Any] = {"params": list(self.module.parameters()), "lr": base_lr * lr_scale}
+        if weight_decay is not None:
+            related["weight_decay"] = weight_decay
+        return [{"params": host, "lr": base_lr}, related]
+
+    def check_optimizer(self, optimizer: Optimizer) -> None:
+        """Raise unless every parameter of the relation is trainable and in exactly one group of `optimizer`."""
+        held = [id(p) for group in optimizer.param_groups for p in group["params"]]
+        for name, parameter in self.module.named_parameters():
+            if not parameter.requires_grad or held.count(id(parameter)) != 1:
+                raise TrainingError(
+                    f"relation parameter '{name}' is frozen, or not in exactly one optimizer group, so it would not "
+                    "train. Build the optimizer after attach(), for example from relation.param_groups(lr)."
+                )
+
+    def check_gradients(self) -> None:
+        """Raise unless the last backward pass reached every parameter of the relation."""
+        gradients = {name: p.grad for name, p in self.module.named_parameters()}
+        missing = [name for name, gradient in gradients.items() if gradient is None]
+        if missing or (self._classifier_passes_gradients() and not any(g.any() for g in gradients.values())):
+            what = f"parameter '{missing[0]}' got no gradient" if missing else "got only zero gradients"
+            raise TrainingError(
+                f"the relation {what}: the loss does not see the related stream. "
+                "Was the model in training mode, and the loss computed on all 2N rows?"
+            )
+
+    def _classifier_passes_gradients(self) -> bool:
+        """False for a classifier that starts at zero, as torchvision's ViT: its first gradients are zero rightly."""
+        sites = (self.model.get_submodule(name) for name in self.sites)
+        return any(bool(p.any()) for site in sites for p in site.parameters() if p.ndim > 1)
+
+    @contextmanager
+    def inference(self) -> Iterator[nn.Module]:
+        """Relate samples in evaluation mode too: inside, the output has the streams that it has in training."""
+        before, self._inference = self._inference, True
+        try:
+            yield self.model
+        finally:
+            self._inference = before
+
+    def note_batch(self, n: int) -> None:
+        """Warn once when the relation batch is too small to relate anything."""
+        if n < SMALL_BATCH and not self._warned:
+            self._warned = True
+            alone = "a sample then only attends to itself" if n == 1 else "there is little to attend to"
+            warnings.warn(f"relation batch of {n}: {alone}. Use at least {SMALL_BATCH} samples.", stacklevel=2)
+
+    def detach(self) -> nn.Module:
+        """Remove the relation in place and return the model: keys, hooks, types and outputs as never attached."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self.model._modules.pop(MODULE_NAME, None)
+        return self.model
+
+    def __repr__(self) -> str:
+        if not self.attached:
+            return "Relation(detached)"
+        count = sum(p.numel() for p in self.module.parameters())
+        return f"Relation({self.spec}, sites={list(self.sites)}, parameters={count:,})"

@@ -1,0 +1,81 @@
+"""Figures about training: loss and accuracy over the epochs. Each returns inline SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from relatum.report.format import finite
+from relatum.report.records import RunRecord
+from relatum.report.svg import draw_svg, marker, percent_axis, series_color
+
+_SIZE = (4.4, 3.2)
+Curve = tuple[list[float], list[float]]
+
+
+def training_loss(records: Sequence[RunRecord]) -> str | None:
+    """Draw the training loss over epochs, or return None where no run has logged any."""
+    label = "Training loss per epoch of " + ", ".join(record.name for record in records)
+    return _curves("loss", label, [_loss(record) for record in records], "training loss", in_percent=False)
+
+
+def evaluation(records: Sequence[RunRecord], key: str, words: str) -> str | None:
+    """Draw one accuracy of the evaluation rows over epochs, or return None where no run has it.
+
+    Args:
+        records: the runs.
+        key: name in the rows: top1, many, medium or few.
+        words: the same for people, as label of the axis.
+    """
+    label = f"{words} per epoch of " + ", ".join(record.name for record in records)
+    curves = [_accuracy(record, key) for record in records]
+    return _curves(f"eval-{key}", label, curves, words, in_percent=True)
+
+
+def evaluated_split(record: RunRecord) -> str | None:
+    """Return the split whose rows the curves show: the primary one if it was evaluated during training, else val."""
+    known = {row["split"] for row in record.metrics if row.get("kind") == "eval" and "split" in row}
+    return next((name for name in (record.split, "val", *sorted(known)) if name in known), None)
+
+
+def _loss(record: RunRecord) -> Curve:
+    rows = [(float(r["epoch"]), value) for r in record.training() if (value := finite(r.get("loss"))) is not None]
+    if not rows or max(epoch for epoch, _ in rows) < 3:
+        return [epoch for epoch, _ in rows], [value for _, value in rows]
+    epochs: dict[float, list[float]] = {}
+    for epoch, value in rows:
+        epochs.setdefault(float(np.ceil(epoch)), []).append(value)
+    return list(epochs), [float(np.mean(values)) for values in epochs.values()]
+
+
+def _accuracy(record: RunRecord, key: str) -> Curve:
+    rows = record.evaluations(evaluated_split(record))
+    known = [(float(r["epoch"]), 100 * value) for r in rows if (value := finite(r.get(key))) is not None]
+    return [epoch for epoch, _ in known], [value for _, value in known]
+
+
+def _curves(key: str, label: str, curves: list[Curve], words: str, *, in_percent: bool) -> str | None:
+    if not any(x for x, _ in curves):
+        return None
+    return draw_svg(key, label, _SIZE, _drawing(curves, words, in_percent))
+
+
+def _drawing(curves: list[Curve], words: str, in_percent: bool) -> Callable[[Figure], None]:
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        for i, (x, y) in enumerate(curves):
+            every = max(len(x) // 6, 1)
+            axes.plot(x, y, color=series_color(i), marker=marker(i), markersize=5, markevery=every, linewidth=1.6)
+        axes.set_xlabel("epoch")
+        axes.set_ylabel(words)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
+        if in_percent:
+            percent_axis(axes, high=max(10.0, 1.08 * max(max(y, default=0.0) for _, y in curves)))
+        else:
+            axes.grid(visible=False, axis="x")
+            axes.set_ylim(bottom=min(0.0, *(min(y, default=0.0) for _, y in curves)))
+
+    return draw

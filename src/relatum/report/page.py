@@ -1,0 +1,201 @@
+"""The page: one self-contained HTML file for one or several runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from relatum.errors import CheckpointError
+from relatum.prior import GROUPS
+from relatum.report import compare
+from relatum.report.class_tables import confused_pairs, rarest_classes
+from relatum.report.format import RULE_WORDS, percent_sign, plural, setting
+from relatum.report.headline import headline
+from relatum.report.records import RunRecord, load_records
+from relatum.report.seeds import averaged, flatten, repeated
+
+_HERE = Path(__file__).parent
+_LONG_LISTS = ("class_names", "class_counts")
+
+
+def report(run_dirs: Sequence[Path | str], out: Path | str | None = None) -> Path:
+    """Write one self-contained HTML page about one or several runs.
+
+    Args:
+        run_dirs: run directories, or folders that hold them. The first run is the baseline of the headline.
+        out: file to write. Default: report.html in the run directory, or in the runs' common parent.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        CheckpointError: a directory is no run, or the page cannot be written.
+    """
+    records = load_records([run_dirs] if isinstance(run_dirs, str | Path) else run_dirs)
+    target = _target(records, out)
+    page = render(records)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = target.with_name(f".{target.name}.part")
+        unfinished.write_text(page, encoding="utf-8")
+        unfinished.replace(target)
+    except OSError as error:
+        raise CheckpointError(f"cannot write {target} ({error}); choose another file with --out.") from error
+    return target
+
+
+def render(records: Sequence[RunRecord]) -> str:
+    """Return the page as text; everything that comes from the runs is escaped."""
+    loader = FileSystemLoader(_HERE)
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    title, sentences = headline(records)
+    columns = compare.columns(records)
+    rows = compare.rows(records, columns)
+    groups = repeated(records)
+    means = compare.seed_rows(groups, columns)
+    series = averaged(records)
+    return environment.get_template("template.html").render(
+        css=Markup((_HERE / "style.css").read_text(encoding="utf-8")),
+        title=title,
+        sentences=sentences,
+        runs=_runs(records),
+        series=_runs(series),
+        facts=_facts(records),
+        notes=_notes(records),
+        columns=columns,
+        rows=rows,
+        marked=any(cell.best for cells in [*rows, *means] for cell in cells),
+        seeds=list(zip(groups, means, strict=True)),
+        rarest=rarest_classes(series),
+        differing=compare.setting_differences(series),
+        details=[_details(record) for record in records],
+        version=setting(records[-1].manifest.get("relatum")),
+        **_figures(series),
+    )
+
+
+def _target(records: Sequence[RunRecord], out: Path | str | None) -> Path:
+    if out is not None:
+        return Path(out) / "report.html" if Path(out).is_dir() else Path(out)
+    if len(records) == 1:
+        return records[0].path / "report.html"
+    return Path(os.path.commonpath([record.path.resolve().parent for record in records])) / "report.html"
+
+
+def _runs(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
+    return [{"name": record.name, "index": i, "state": record.state()} for i, record in enumerate(records)]
+
+
+def _facts(records: Sequence[RunRecord]) -> list[tuple[str, str]]:
+    """What the numbers stand on, each aspect once where the runs agree."""
+    shown = [record for record in records if record.primary]
+    aspects = {
+        "Split": [str(record.split) for record in shown],
+        "Images": [f"{n:,}" for record in shown if (n := record.primary.get("samples")) is not None],
+        "Classes": [f"{len(record.counts):,}" for record in shown if record.counts],
+        "Shot rule": [f"{record.rule}: {RULE_WORDS.get(record.rule, record.rule)}" for record in shown],
+        "Selection": [str(found) for record in records if (found := record.manifest.get("selection"))],
+        "Post-hoc adjustment": [str(record.primary.get("adjustment", "none")) for record in shown],
+    }
+    return [(name, " / ".join(dict.fromkeys(values))) for name, values in aspects.items() if values]
+
+
+def _notes(records: Sequence[RunRecord]) -> list[str]:
+    notes = [f"{record.name} is not finished ({state})." for record in records if (state := record.state())]
+    for record in records:
+        if record.skipped_lines:
+            lines = plural(record.skipped_lines, "line")
+            notes.append(f"{record.name}: {lines} of metrics.jsonl could not be read (left by a crash) and skipped.")
+    return notes
+
+
+def _figures(records: Sequence[RunRecord]) -> dict[str, Any]:
+    # Imported here: matplotlib is slow to load, and the terminal table of this room does without.
+    from relatum.report import curves, figures
+    from relatum.report.svg import marker_path
+
+    scored = [(i, record) for i, record in enumerate(records) if record.has_scores]
+    primary = scored[-1][1] if scored else records[-1]
+    splits = list(dict.fromkeys(found for r in records if (found := curves.evaluated_split(r))))
+    evaluations = [("top1", "accuracy, all classes"), ("few", "accuracy, few-shot classes")]
+    drawn = [curves.training_loss(records), *(curves.evaluation(records, key, words) for key, words in evaluations)]
+    return {
+        "shapes": [marker_path(i) for i in range(len(records))],
+        "bars": _mark(figures.group_bars(records)) if any(record.primary for record in records) else None,
+        "classes": _mark(figures.class_accuracy(records)) if any(record.per_class for record in records) else None,
+        "intervals": any(record.primary.get("interval") for record in records),
+        "points_are_means": figures.points_are_means(records),
+        "curves": [Markup(svg) for svg in drawn if svg],
+        "evaluated": " and ".join(splits),
+        "calibration": _calibration(records),
+        "counts": _counts(records),
+        "group_names": GROUPS,
+        "confusion": _confusion(primary),
+    }
+
+
+def _mark(svg: str) -> Markup:
+    """Mark SVG as safe: matplotlib escapes the text in it, `draw_svg` the label."""
+    return Markup(svg)
+
+
+def _calibration(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
+    from relatum.report import figures
+
+    return [
+        {
+            "name": record.name,
+            "ece": percent_sign(record.primary.get("ece")),
+            "svg": _mark(figures.reliability(record, i)),
+        }
+        for i, record in enumerate(records)
+        if record.primary.get("reliability")
+    ]
+
+
+def _counts(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
+    """One figure for each set of training counts: runs on the same data share it."""
+    from relatum.report import figures
+
+    distinct: dict[tuple[Any, ...], list[RunRecord]] = {}
+    for record in records:
+        if record.counts:
+            distinct.setdefault((tuple(record.counts), record.rule), []).append(record)
+    return [
+        {
+            "names": ", ".join(record.name for record in sharing) if len(distinct) > 1 else "",
+            "total": sum(sharing[0].counts),
+            "empty": sum(count == 0 for count in sharing[0].counts),
+            "svg": _mark(figures.class_counts(sharing[0], f"counts{i}")),
+        }
+        for i, sharing in enumerate(distinct.values())
+    ]
+
+
+def _confusion(record: RunRecord) -> dict[str, Any] | None:
+    from relatum.report import figures
+
+    if not record.primary.get("confusion") or not record.per_class:
+        return None
+    small = len(record.per_class) <= figures.LARGEST_HEAT_MAP
+    return {
+        "name": record.name,
+        "svg": _mark(figures.confusion_map(record)) if small else None,
+        "pairs": [] if small else confused_pairs(record),
+    }
+
+
+def _details(record: RunRecord) -> dict[str, Any]:
+    manifest = {key: value for key, value in record.manifest.items() if key not in _LONG_LISTS}
+    return {
+        "name": record.name,
+        "config": [(key, setting(value)) for key, value in flatten(record.config).items()],
+        "manifest": [(key, setting(value)) for key, value in flatten(manifest).items()],
+    }

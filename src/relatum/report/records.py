@@ -1,0 +1,228 @@
+"""Read run directories, finished or not, into typed records."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from relatum.errors import CheckpointError, RelatumError
+from relatum.prior import GROUPS, ClassPrior, ShotGroups
+
+_MARKS = ("config.toml", "manifest.json", "metrics.jsonl", "scores.json")
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What one run directory says.
+
+    Args:
+        path: the run directory.
+        name: the directory's name, with its parent's where two runs would share it.
+        manifest: manifest.json, empty if missing.
+        config: config.toml, empty if missing.
+        metrics: rows of metrics.jsonl by step; rows written again after a resume replace the older ones.
+        scores: scores.json by split, empty while the run is unfinished.
+        skipped_lines: lines of metrics.jsonl that a crash left unreadable.
+    """
+
+    path: Path
+    name: str
+    manifest: dict[str, Any]
+    config: dict[str, Any]
+    metrics: tuple[dict[str, Any], ...]
+    scores: dict[str, dict[str, Any]]
+    skipped_lines: int = 0
+
+    @property
+    def has_scores(self) -> bool:
+        """Whether the final evaluation is there."""
+        return bool(self.scores)
+
+    @property
+    def split(self) -> str | None:
+        """The primary split: test if there is one, else val, else the first; of the evaluation rows if unfinished."""
+        known = list(self.scores) or list(dict.fromkeys(row["split"] for row in self._evaluations()))
+        return next((name for name in ("test", "val") if name in known), known[0] if known else None)
+
+    @property
+    def primary(self) -> dict[str, Any]:
+        """Scores of the primary split. An unfinished run gives its last evaluation, with fewer keys; at worst {}."""
+        if self.scores:
+            return self.scores[str(self.split)]
+        rows = self.evaluations(self.split)
+        return self._partial(rows[-1]) if rows else {}
+
+    @property
+    def rule(self) -> str:
+        """The shot rule in force."""
+        found = self.scores[str(self.split)].get("rule") if self.scores else None
+        return str(found or self.config.get("evaluate", {}).get("shot_rule", "standard"))
+
+    @property
+    def counts(self) -> list[int]:
+        """Training images per class, in class order; empty if unknown."""
+        known = self.manifest.get("class_counts")
+        return [int(n) for n in known] if known else [int(row["train_count"]) for row in self.per_class]
+
+    @property
+    def per_class(self) -> list[dict[str, Any]]:
+        """Per-class rows of the primary split; empty while unfinished."""
+        return list(self.scores[str(self.split)].get("per_class") or []) if self.scores else []
+
+    @property
+    def seed(self) -> int | None:
+        """The training seed."""
+        found = self.manifest.get("seed", self.config.get("train", {}).get("seed"))
+        return None if found is None else int(found)
+
+    def shot_groups(self) -> ShotGroups | None:
+        """Return the shot group of each class, or None where counts are unknown or the rule does not fit them."""
+        try:
+            return ClassPrior(self.counts).shot_groups(self.rule) if self.counts else None
+        except RelatumError:
+            return None
+
+    def evaluations(self, split: str | None) -> list[dict[str, Any]]:
+        """Return the evaluation rows of `split`, oldest first."""
+        return [row for row in self._evaluations() if row["split"] == split]
+
+    def training(self) -> list[dict[str, Any]]:
+        """Return the training rows, oldest first."""
+        return [row for row in self.metrics if row.get("kind") == "train" and "epoch" in row]
+
+    def state(self) -> str:
+        """Say in words what is missing; "" for a finished run."""
+        status = self.manifest.get("status", "finished" if self.scores else "unfinished")
+        if self.scores and status == "finished":
+            return ""
+        done = max((float(row["epoch"]) for row in self.metrics if "epoch" in row), default=0.0)
+        total = self.config.get("train", {}).get("epochs")
+        progress = f"epoch {done:g} of {total}" if total else f"epoch {done:g}"
+        shown = "" if self.scores else f", last evaluation on {self.split}" if self.split else ", not evaluated yet"
+        return f"{'no final scores' if status == 'finished' else status}: {progress}{shown}"
+
+    def _evaluations(self) -> list[dict[str, Any]]:
+        return [row for row in self.metrics if row.get("kind") == "eval" and "split" in row and "epoch" in row]
+
+    def _partial(self, row: dict[str, Any]) -> dict[str, Any]:
+        found = self.shot_groups()
+        sizes: dict[str, int] = found.sizes() if found else {}
+        groups = {name: {"accuracy": row.get(name), "classes": sizes.get(name)} for name in GROUPS}
+        kept = {key: row.get(key) for key in ("split", "top1", "top5", "nll", "ece")}
+        return {**kept, "rule": self.rule, "groups": groups}
+
+
+def load_records(run_dirs: Sequence[Path | str]) -> list[RunRecord]:
+    """Read run directories; a folder that holds run directories stands for all of them, the plainest run first.
+
+    Args:
+        run_dirs: run directories or folders of them. The order is kept, because the first run is the baseline.
+
+    Raises:
+        CheckpointError: a path is missing, is no run, or holds a file that cannot be read.
+    """
+    found: dict[Path, RunRecord] = {}
+    for path in run_dirs:
+        for record in _expand(Path(path)):
+            found.setdefault(record.path.resolve(), record)
+    if not found:
+        raise CheckpointError("no run directory was given; name at least one, for example runs/long-tail-s0.")
+    return _distinct_names(list(found.values()))
+
+
+def _expand(path: Path) -> list[RunRecord]:
+    if not path.exists():
+        raise CheckpointError(f"{path} does not exist; give a run directory written by `relatum train`.")
+    if not path.is_dir():
+        raise CheckpointError(f"{path} is a file; give the run directory that holds it: {path.parent}.")
+    if _is_run(path):
+        return [_read(path)]
+    children = [_read(child) for child in path.iterdir() if child.is_dir() and _is_run(child)]
+    if not children:
+        wanted = ", ".join(_MARKS)
+        raise CheckpointError(
+            f"{path} is not a run directory (none of {wanted}) and holds none; "
+            "give a directory written by `relatum train` or a folder of such directories."
+        )
+    return sorted(children, key=_plainest_first)
+
+
+def _is_run(path: Path) -> bool:
+    return any((path / mark).is_file() for mark in _MARKS)
+
+
+def _plainest_first(record: RunRecord) -> tuple[Any, ...]:
+    relation = record.config.get("relation", {}).get("name", "none")
+    objective = record.config.get("objective", {}).get("name", "cross-entropy")
+    # Digits count as numbers, so that seed 10 comes after seed 2; the flag keeps words and numbers apart.
+    parts = [(int(p), "") if p.isdecimal() else (-1, p) for p in re.split(r"([0-9]+)", record.name)]
+    return (relation != "none", objective != "cross-entropy", parts)
+
+
+def _read(path: Path) -> RunRecord:
+    rows, skipped = _metrics(path / "metrics.jsonl")
+    scores = _object(path / "scores.json")
+    if not all(isinstance(value, dict) for value in scores.values()):
+        raise CheckpointError(f"{path / 'scores.json'} does not map splits to scores; run `relatum evaluate` again.")
+    name = path.name or path.resolve().name
+    return RunRecord(path, name, _object(path / "manifest.json"), _config(path / "config.toml"), rows, scores, skipped)
+
+
+def _object(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise CheckpointError(
+            f"cannot read {path} ({error}); rerun the training command, which writes it anew."
+        ) from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} holds no JSON object; rerun the training command, which writes it anew.")
+    return value
+
+
+def _config(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise CheckpointError(f"cannot read {path} ({error}); mend that line or rerun the training command.") from error
+
+
+def _metrics(path: Path) -> tuple[tuple[dict[str, Any], ...], int]:
+    """Rows by step, and how many lines were unreadable: a killed run leaves half a line, a resume appends after it."""
+    if not path.is_file():
+        return (), 0
+    rows: dict[tuple[Any, Any, Any], dict[str, Any]] = {}
+    skipped = 0
+    for line in path.read_bytes().splitlines():
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            rows[(row.get("kind"), row.get("split"), row.get("step"))] = row
+        except (ValueError, AttributeError):
+            skipped += 1
+    return tuple(sorted(rows.values(), key=lambda row: (row.get("epoch") or 0, row.get("step") or 0))), skipped
+
+
+def _distinct_names(records: list[RunRecord]) -> list[RunRecord]:
+    names = [record.name for record in records]
+    if len(set(names)) == len(names):
+        return records
+    named = []
+    for record in records:
+        full = record.path.resolve()
+        named.append(
+            replace(record, name=f"{full.parent.name}/{full.name}") if names.count(record.name) > 1 else record
+        )
+    if len({record.name for record in named}) < len(named):
+        named = [replace(record, name=f"{i}: {record.name}") for i, record in enumerate(named, start=1)]
+    return named

@@ -1,0 +1,71 @@
+"""What a person sees while training: a bar with ETA on a terminal, one row per epoch elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+
+class Display:
+    """Progress of one run.
+
+    Args:
+        title: short name of the run.
+        quiet: show nothing.
+        console: where to write; default standard error, so that results on standard output stay clean.
+    """
+
+    def __init__(self, title: str = "training", *, quiet: bool = False, console: Console | None = None) -> None:
+        self.title = title
+        self.quiet = quiet
+        self.console = console or Console(stderr=True)
+        self._bar: Progress | None = None
+        self._job: Any = None
+
+    def start(self, total: int, done: int = 0) -> None:
+        """Begin to show `total` steps of which `done` are behind us."""
+        if self.quiet or not self.console.is_terminal:
+            return
+        self._bar = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[info]}"),
+            TimeElapsedColumn(),
+            TextColumn("ETA"),
+            TimeRemainingColumn(),
+            console=self.console,
+            refresh_per_second=4,
+        )
+        self._bar.start()
+        self._job = self._bar.add_task(self.title, total=total, completed=done, info="")
+
+    def step(self, done: int, info: str) -> None:
+        """Move the bar to `done` steps."""
+        if self._bar is not None:
+            self._bar.update(self._job, completed=done, info=info)
+
+    def epoch(self, number: int, epochs: int, values: Mapping[str, Any], eta_seconds: float) -> None:
+        """Print one row for a finished epoch where there is no bar."""
+        if self._bar is None and not self.quiet:
+            words = "  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in values.items())
+            self.say(f"{self.title}  epoch {number}/{epochs}  {words}  ETA {eta_seconds / 60:.1f} min")
+
+    def say(self, text: str) -> None:
+        """Print a sentence above the bar."""
+        if not self.quiet:
+            self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def __enter__(self) -> Display:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None

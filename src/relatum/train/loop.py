@@ -1,0 +1,321 @@
+"""One loop. It trains any task on any loaders; read it from top to bottom."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from timm.utils import ModelEmaV3
+from torch import nn
+
+from relatum.batch import Batch
+from relatum.config import EvalConfig, TrainConfig
+from relatum.data.loaders import Loaders
+from relatum.errors import ConfigError
+from relatum.evaluate import Scores, evaluate
+from relatum.train.checkpoint import (
+    State,
+    flatten_optimizer,
+    latest_checkpoint,
+    restore_optimizer,
+    save_checkpoint,
+)
+from relatum.train.device import autocast, pick_device, pick_precision
+from relatum.train.display import Display
+from relatum.train.guard import Interrupts, require_finite
+from relatum.train.meter import MetricsLog
+from relatum.train.optim import build_optimizer, learning_rate, set_learning_rate
+from relatum.train.record import RunDirectory, surroundings
+from relatum.train.task import Task
+
+
+@dataclass
+class Run:
+    """What `fit` gives back.
+
+    Args:
+        scores: scores of the last epoch by split; empty if the run was interrupted.
+        status: "finished" or "interrupted".
+        steps: optimizer steps done in total.
+        seconds: seconds spent in total, over all sessions of the run.
+        path: the run directory, or None.
+    """
+
+    scores: dict[str, Scores]
+    status: str
+    steps: int
+    seconds: float
+    path: Path | None
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where training stands: epochs done, micro-batches done in the current epoch, optimizer steps in total."""
+
+    epoch: int = 0
+    batch: int = 0
+    step: int = 0
+
+
+def fit(
+    task: Task,
+    loaders: Loaders,
+    config: TrainConfig | None = None,
+    *,
+    out: RunDirectory | Path | str | None = None,
+    evaluation: EvalConfig | None = None,
+    values: Mapping[str, Any] | None = None,
+    display: Display | None = None,
+) -> Run:
+    """Train `task` on `loaders`, evaluate it, and keep what is needed to continue after an interruption.
+
+    Args:
+        task: model and loss, for example a `ClassificationTask`.
+        loaders: from `build_loaders`.
+        config: optimizer, schedule and the rest.
+        out: run directory. Calling again with the same directory and settings continues from its last checkpoint;
+            a finished run is not trained again. None keeps nothing.
+        evaluation: shot rule and post-hoc options.
+        values: further JSON values to keep in the checkpoint, such as how to build the model again.
+        display: what to show; default a progress bar.
+    """
+    config, evaluation = config or TrainConfig(), evaluation or EvalConfig()
+    if out is not None and not isinstance(out, RunDirectory):
+        out = RunDirectory(out, {"train": asdict(config), "evaluate": asdict(evaluation)})
+    if out is not None and out.manifest.get("status") == "finished":
+        scores = {split: Scores.from_dict(entry) for split, entry in out.read_scores().items()}
+        return Run(scores, "finished", out.manifest["steps"], out.manifest["seconds"], out.path)
+    with display or Display() as shown, Interrupts() as interrupts:
+        return _Trainer(task, loaders, config, evaluation, out, dict(values or {}), shown).run(interrupts)
+
+
+class _Trainer:
+    """The state of one `fit` call."""
+
+    def __init__(
+        self,
+        task: Task,
+        loaders: Loaders,
+        config: TrainConfig,
+        evaluation: EvalConfig,
+        directory: RunDirectory | None,
+        values: dict[str, Any],
+        display: Display,
+    ) -> None:
+        self.task, self.loaders, self.config, self.evaluation = task, loaders, config, evaluation
+        self.directory, self.values, self.display = directory, values, display
+        if config.threads:
+            torch.set_num_threads(config.threads)
+        self.device = pick_device(config.device)
+        self.precision = pick_precision(config.precision, self.device)
+        task.to(self.device)
+        if config.channels_last:
+            task.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.optimizer = build_optimizer(task.param_groups(config), config)
+        self.ema = ModelEmaV3(task.model, decay=config.ema) if config.ema else None
+        self.log = MetricsLog(directory, tensorboard=config.tensorboard)
+        self.steps_per_epoch = math.ceil(len(loaders.train) / config.accumulate)
+        self.position = Position()
+        self.seconds = 0.0
+        self._warn_about_accumulation()
+
+    # -- the run -----------------------------------------------------------------------------------------------
+
+    def run(self, interrupts: Interrupts) -> Run:
+        """Resume if there is something to resume, train, evaluate."""
+        total = self.config.epochs * self.steps_per_epoch
+        self._resume()
+        self._describe("running")
+        self.display.start(total, self.position.step)
+        while self.position.epoch < self.config.epochs and not self._enough():
+            self._train_epoch(interrupts)
+            if interrupts.requested:
+                return self._stop()
+            self._end_epoch()
+        return self._finish()
+
+    def _train_epoch(self, interrupts: Interrupts) -> None:
+        """Train what is left of the current epoch."""
+        epoch, start = self.position.epoch, self.position.batch
+        if start == 0:
+            # Dropout and the like depend on (seed, epoch) only, so a resumed epoch repeats itself.
+            torch.manual_seed(self.config.seed * 1_000_003 + epoch)
+        self.task.train()
+        self.task.set_epoch(epoch, self.config.epochs)
+        group: list[Batch] = []
+        last = len(self.loaders.train) - 1
+        for number, batch in enumerate(self.loaders.train.epoch(epoch, start), start):
+            group.append(batch)
+            # The last group of an epoch may be smaller; it is used, not thrown away.
+            if len(group) < self.config.accumulate and number != last:
+                continue
+            self._step(group)
+            group = []
+            self.position = replace(self.position, batch=number + 1)
+            if interrupts.requested or self._enough():
+                return
+
+    def _step(self, group: list[Batch]) -> None:
+        """One optimizer step on a group of micro-batches."""
+        began = time.perf_counter()
+        progress = self.position.epoch + self.position.batch / len(self.loaders.train)
+        lr = learning_rate(self.config, progress)
+        set_learning_rate(self.optimizer, lr)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = 0.0
+        for micro in group:
+            batch = micro.to(self.device, channels_last=self.config.channels_last)
+            with autocast(self.precision, self.device):
+                output = self.task(batch)
+            (output["loss"] / len(group)).backward()
+            loss += float(output["loss"].detach()) / len(group)
+            self.log.add(output, len(batch))
+        gradient = self._clip()
+        details = {"step": self.position.step, "epoch": progress, "lr": lr}
+        require_finite(loss, gradient, group[-1], self.directory, details)
+        if self.position.step == 0:
+            self.task.check_first_step(self.optimizer)
+        self.optimizer.step()
+        if self.ema is not None:
+            self.ema.update(self.task.model)
+        self._count_step(lr, loss, time.perf_counter() - began)
+
+    def _clip(self) -> float:
+        """Return the norm of the gradient, clipped if so configured."""
+        parameters = [p for p in self.task.parameters() if p.grad is not None]
+        limit = self.config.clip or math.inf
+        return float(nn.utils.clip_grad_norm_(parameters, limit))
+
+    def _count_step(self, lr: float, loss: float, seconds: float) -> None:
+        self.position = replace(self.position, step=self.position.step + 1)
+        self.seconds += seconds
+        done = self.position.step
+        self.log.count(seconds)
+        if self.log.steps >= 50 or done % self.steps_per_epoch == 0:
+            self.log.write_train(done, done / self.steps_per_epoch, lr)
+        self.display.step(done, f"loss {loss:.3f}  {self.log.images_per_second:.0f} img/s")
+
+    # -- between epochs ----------------------------------------------------------------------------------------
+
+    def _end_epoch(self) -> None:
+        self.position = Position(self.position.epoch + 1, 0, self.position.step)
+        epoch, last = self.position.epoch, self.position.epoch >= self.config.epochs
+        due = self.config.eval_every and epoch % self.config.eval_every == 0
+        shown: dict[str, Any] = {"loss": self.log.last.get("loss", math.nan)}
+        if due and not last and self.loaders.evals:
+            # The test split is looked at during training only where there is no validation split, and never selects.
+            split = "val" if "val" in self.loaders.evals else next(iter(self.loaders.evals))
+            scores = self._evaluate(split, bootstrap=0)
+            self.log.write_eval(scores, self.position.step, float(epoch))
+            shown |= scores.row()
+        if epoch % self.config.save_every == 0 or last:
+            self._save()
+        left = self.seconds / self.position.step * (self.config.epochs * self.steps_per_epoch - self.position.step)
+        self.display.epoch(epoch, self.config.epochs, {**shown, "img/s": self.log.images_per_second}, left)
+
+    def _evaluate(self, split: str, bootstrap: int) -> Scores:
+        model = self.ema.module if self.ema is not None else self.task.model
+        return evaluate(
+            model,
+            self.loaders.evals[split],
+            self.loaders.prior,
+            config=replace(self.evaluation, bootstrap=bootstrap),
+            split=split,
+            device=self.device,
+            precision=self.precision,
+            channels_last=self.config.channels_last,
+        )
+
+    def _enough(self) -> bool:
+        return bool(self.config.max_steps) and self.position.step >= self.config.max_steps
+
+    # -- the end -----------------------------------------------------------------------------------------------
+
+    def _finish(self) -> Run:
+        scores = {split: self._evaluate(split, self.evaluation.bootstrap) for split in self.loaders.evals}
+        for entry in scores.values():
+            self.log.write_eval(entry, self.position.step, self.position.step / self.steps_per_epoch)
+        if self.directory is not None:
+            self._save()
+            self.directory.write_scores({split: entry.to_dict() for split, entry in scores.items()})
+        self._describe("finished")
+        self.log.close()
+        return Run(scores, "finished", self.position.step, self.seconds, self.directory and self.directory.path)
+
+    def _stop(self) -> Run:
+        self._save()
+        self._describe("interrupted")
+        self.log.close()
+        kept = "Rerun the same command to continue." if self.directory is not None else "Nothing was kept (out=None)."
+        self.display.say(f"Stopped after step {self.position.step}. {kept}")
+        return Run({}, "interrupted", self.position.step, self.seconds, self.directory and self.directory.path)
+
+    # -- keeping and continuing --------------------------------------------------------------------------------
+
+    def _save(self) -> None:
+        if self.directory is None:
+            return
+        state = State(values={**self.values, "position": asdict(self.position), "seconds": self.seconds})
+        state.add("model", self.task.model.state_dict())
+        if self.ema is not None:
+            state.add("ema", self.ema.module.state_dict())
+        tensors, state.values["optimizer"] = flatten_optimizer(self.optimizer)
+        state.add("optimizer", tensors)
+        state.add("rng", {"torch": torch.get_rng_state()})
+        save_checkpoint(self.directory.checkpoints, state, self.position.step)
+
+    def _resume(self) -> None:
+        if self.directory is None:
+            return
+        state, problems = latest_checkpoint(self.directory.checkpoints)
+        for problem in problems:
+            self.display.say(problem)
+        if state is None:
+            return
+        self.task.model.load_state_dict(state.part("model"))
+        if self.ema is not None:
+            self.ema.module.load_state_dict(state.part("ema"))
+        restore_optimizer(self.optimizer, state.part("optimizer"), state.values["optimizer"])
+        torch.set_rng_state(state.part("rng")["torch"])
+        self.position = Position(**state.values["position"])
+        self.seconds = state.values["seconds"]
+        self.directory.drop_metrics_after(self.position.step)
+        self.display.say(f"Continuing {self.directory.path} after step {self.position.step}.")
+
+    def _describe(self, status: str) -> None:
+        if self.directory is None:
+            return
+        first = {} if "versions" in self.directory.manifest else surroundings()
+        images = self.position.step * self.config.accumulate * self.loaders.train.batch_size
+        self.directory.update_manifest(
+            **first,
+            seed=self.config.seed,
+            class_names=list(self.loaders.prior.names),
+            class_counts=self.loaders.prior.counts.tolist(),
+            relation_batch=self.loaders.train.batch_size if self.task.relation_batch_matters else None,
+            parameters=sum(p.numel() for p in self.task.model.parameters()),
+            selection="last epoch",
+            device=str(self.device),
+            precision=self.precision,
+            status=status,
+            steps=self.position.step,
+            seconds=round(self.seconds, 3),
+            images_per_second=round(images / self.seconds, 1) if self.seconds else 0.0,
+        )
+
+    def _warn_about_accumulation(self) -> None:
+        if len(self.loaders.train) == 0:
+            raise ConfigError("the training loader has no batch; lower --data.batch-size.")
+        if self.config.accumulate > 1 and self.task.relation_batch_matters:
+            batch = self.loaders.train.batch_size
+            warnings.warn(
+                f"gradient accumulation with a relation: samples attend to each other within micro-batches of {batch}, "
+                f"not within {batch * self.config.accumulate}. That is another method than a larger batch.",
+                stacklevel=4,
+            )

@@ -1,0 +1,79 @@
+"""Averages between two log lines, and where the lines go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from relatum.errors import ConfigError
+from relatum.evaluate import Scores
+from relatum.train.record import RunDirectory
+
+
+class MetricsLog:
+    """Collect the scalar parts of task outputs; write their means to metrics.jsonl and, if asked, TensorBoard.
+
+    Args:
+        directory: the run directory, or None to write nothing.
+        tensorboard: also write TensorBoard files into the run directory.
+    """
+
+    def __init__(self, directory: RunDirectory | None, *, tensorboard: bool = False) -> None:
+        self.directory = directory
+        self.last: dict[str, float] = {}
+        self.images_per_second = 0.0
+        self._writer = _tensorboard_writer(directory) if tensorboard and directory is not None else None
+        self._clear()
+
+    def _clear(self) -> None:
+        self.steps, self._images, self._seconds = 0, 0, 0.0
+        self._sums: dict[str, Tensor] = {}
+
+    def add(self, output: dict[str, Tensor], images: int) -> None:
+        """Add the scalar entries of one micro-batch."""
+        for name, value in output.items():
+            if value.ndim == 0:
+                part = value.detach().double() * images
+                self._sums[name] = self._sums[name] + part if name in self._sums else part
+        self._images += images
+
+    def count(self, seconds: float) -> None:
+        """Count one optimizer step that took `seconds`."""
+        self.steps += 1
+        self._seconds += seconds
+        self.images_per_second = self._images / self._seconds if self._seconds else 0.0
+
+    def write_train(self, step: int, epoch: float, lr: float) -> None:
+        """Write the means since the last line and start anew."""
+        self.last = {name: float(total) / self._images for name, total in self._sums.items()}
+        speed = {"images_per_second": round(self.images_per_second, 1)}
+        self._write({"kind": "train", "epoch": round(epoch, 4), "step": step, **self.last, "lr": lr, **speed})
+        self._clear()
+
+    def write_eval(self, scores: Scores, step: int, epoch: float) -> None:
+        """Write one evaluation."""
+        groups = {name: entry["accuracy"] for name, entry in scores.to_dict()["groups"].items()}
+        numbers = {"top1": scores.top1, "top5": scores.top5, **groups, "nll": scores.nll, "ece": scores.ece}
+        self._write({"kind": "eval", "split": scores.split, "epoch": round(epoch, 4), "step": step, **numbers})
+
+    def _write(self, row: dict[str, Any]) -> None:
+        if self.directory is not None:
+            self.directory.append_metrics(row)
+        if self._writer is not None:
+            for name, value in row.items():
+                if isinstance(value, float):
+                    self._writer.add_scalar(f"{row.get('split', row['kind'])}/{name}", value, row["step"])
+
+    def close(self) -> None:
+        """Flush the TensorBoard files."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+def _tensorboard_writer(directory: RunDirectory) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise ConfigError("--train.tensorboard needs the extra: pip install 'relatum[track]'.") from error
+    return SummaryWriter(str(directory.path / "tensorboard"))

@@ -1,0 +1,56 @@
+"""Optimizers, parameter groups and learning-rate schedules."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from relatum.config import TrainConfig
+
+
+def weight_decay_groups(
+    named: Iterable[tuple[str, nn.Parameter]], weight_decay: float, decay_all: bool
+) -> list[dict[str, Any]]:
+    """Divide trainable parameters into decayed and not decayed (biases, norms: everything with one dimension)."""
+    trainable = [p for _, p in named if p.requires_grad]
+    if decay_all:
+        return [{"params": trainable, "weight_decay": weight_decay, "lr_scale": 1.0}] if trainable else []
+    matrices = [p for p in trainable if p.ndim > 1]
+    vectors = [p for p in trainable if p.ndim <= 1]
+    pairs = ((matrices, weight_decay), (vectors, 0.0))
+    return [{"params": p, "weight_decay": decay, "lr_scale": 1.0} for p, decay in pairs if p]
+
+
+def build_optimizer(groups: list[dict[str, Any]], config: TrainConfig) -> torch.optim.Optimizer:
+    """Make the optimizer of `config` over parameter groups that may carry `lr_scale`."""
+    for group in groups:
+        group["lr"] = config.lr * group.setdefault("lr_scale", 1.0)
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay)
+    betas = (config.momentum, config.beta2)
+    return torch.optim.AdamW(groups, lr=config.lr, betas=betas, weight_decay=config.weight_decay)
+
+
+def learning_rate(config: TrainConfig, progress: float) -> float:
+    """The learning rate after `progress` epochs (fractional); a pure function, so nothing has to be saved."""
+    if progress < config.warmup_epochs:
+        share = config.warmup_start + (1 - config.warmup_start) * progress / config.warmup_epochs
+        return config.lr * share
+    if config.schedule == "constant":
+        return config.lr
+    if config.schedule == "steps":
+        passed = sum(progress >= at * config.epochs for at in config.steps)
+        return config.lr * config.step_factor**passed
+    length = max(config.epochs - config.warmup_epochs, 1e-9)
+    share = min((progress - config.warmup_epochs) / length, 1.0)
+    return config.min_lr + (config.lr - config.min_lr) * 0.5 * (1 + math.cos(math.pi * share))
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Give every group its share of the scheduled rate."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr * group["lr_scale"]
