@@ -28,7 +28,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 # The rooms `evaluate` and `report` are also callable: their name is their door.
 _ROOMS = ("data", "evaluate", "models", "objectives", "recipes", "relation", "report", "train")
 
-__all__ = ["__version__", "evaluate", "objectives", "report", *sorted(_HOME_OF)]  # noqa: F822 (resolved by __getattr__)
+__all__ = ["__version__", "evaluate", "objectives", "report", *sorted(_HOME_OF)]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Rooms whose name is also their door: `relatum.evaluate(...)` works, and so does `from relatum.evaluate import score`."""
+"""Rooms whose name is also their door: `relatum.evaluate(...)` and `from relatum.evaluate import score` both work."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def overview() -> str:
     """The text of `relatum --help`."""
     verbs = "\n".join(f"  {name:<10}{words}" for name, words in VERBS.items())
     return (
-        f"relatum {__version__}: train on scarce and imbalanced images; samples learn from each other while training.\n\n"
+        f"relatum {__version__}: train on scarce, imbalanced images; samples learn from each other while training.\n\n"
         f"usage: relatum VERB ...\n\n{verbs}\n\n"
         "relatum VERB --help explains a verb. Start with: relatum demo, or: relatum inspect YOUR_FOLDER"
     )

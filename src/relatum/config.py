@@ -18,9 +18,7 @@ def ranged(default: Any, low: float | None = None, high: float | None = None) ->
 DataKind = Literal["auto", "folder", "csv", "list", "cifar10", "cifar100", "shapes"]
 Profile = Literal["none", "exponential", "step", "pareto"]
 Augmentation = Literal["none", "weak", "autoaugment", "randaugment", "imagenet"]
-SamplerName = Literal[
-    "instance", "class-balanced", "square-root", "progressive", "effective-number", "repeat-factor"
-]
+SamplerName = Literal["instance", "class-balanced", "square-root", "progressive", "effective-number", "repeat-factor"]
 ObjectiveName = Literal[
     "cross-entropy", "balanced-softmax", "logit-adjusted", "vector-scaling", "focal", "class-balanced", "ldam"
 ]
@@ -61,7 +59,7 @@ class DataConfig:
     normalise: Literal["imagenet", "cifar", "half"] = "imagenet"
     """Channel mean and standard deviation."""
     augment: Augmentation = "weak"
-    """weak: pad-crop and flip. autoaugment, randaugment: weak, then the policy. imagenet: random resized crop, flip, jitter."""
+    """weak: pad-crop, flip. autoaugment, randaugment: weak, then the policy. imagenet: resized crop, flip, jitter."""
     magnitude: int = ranged(9, 0, 30)
     """Strength of randaugment."""
     cutout: int = ranged(0, 0)

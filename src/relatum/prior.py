@@ -43,7 +43,7 @@ class ShotGroups:
 
     def sizes(self) -> dict[str, int]:
         """Return the number of classes in each group."""
-        return {name: int(len(self.classes(name))) for name in GROUPS}
+        return {name: len(self.classes(name)) for name in GROUPS}
 
 
 class ClassPrior:
@@ -129,7 +129,9 @@ class ClassPrior:
         return ShotGroups(rule, group.astype(np.int64))
 
     def __repr__(self) -> str:
-        return f"ClassPrior(classes={self.num_classes}, samples={int(self.counts.sum())}, imbalance={self.imbalance:.4g})"
+        return (
+            f"ClassPrior(classes={self.num_classes}, samples={int(self.counts.sum())}, imbalance={self.imbalance:.4g})"
+        )
 
 
 def _checked_counts(counts: Sequence[int] | npt.NDArray[Any]) -> npt.NDArray[np.int64]:
@@ -143,9 +145,7 @@ def _checked_counts(counts: Sequence[int] | npt.NDArray[Any]) -> npt.NDArray[np.
     return values.astype(np.int64)
 
 
-def _checked_test_prior(
-    test_prior: Sequence[float] | npt.NDArray[Any] | None, k: int
-) -> npt.NDArray[np.float64]:
+def _checked_test_prior(test_prior: Sequence[float] | npt.NDArray[Any] | None, k: int) -> npt.NDArray[np.float64]:
     if test_prior is None:
         return np.full(k, 1.0 / k)
     values = np.asarray(test_prior, dtype=np.float64)

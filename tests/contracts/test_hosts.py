@@ -50,7 +50,7 @@ def host(request):
     with torch.no_grad():
         for _ in range(3):
             model.train()(x)
-        for name, module in model.named_modules():
+        for module in model.modules():
             if isinstance(module, nn.Linear) and module.out_features == CLASSES:
                 nn.init.normal_(module.weight, std=0.1)
     return model.eval(), x

@@ -55,7 +55,7 @@ def test_ldam_refuses_logits_that_are_no_cosines():
     objective = LDAM(PRIOR)
     near_one = torch.full((4, 3), 30.0 * 1.0078, dtype=torch.bfloat16)  # what bfloat16 may make of a cosine of 1
     assert torch.isfinite(objective(near_one, LABELS))
-    with pytest.raises(ConfigError, match=r'logit of.*model\.head="cosine".*model\.scale=30'):
+    with pytest.raises(ConfigError, match=r'but saw.*model\.head="cosine".*model\.scale=30'):
         objective(LOGITS - 60, LABELS)
 
 

@@ -146,7 +146,11 @@ def test_a_deepcopy_is_attached_to_itself():
 def test_every_check_runs_before_any_change():
     model = Net(width=10)
     keys = list(model.state_dict())
-    for spec, error in [(BatchFormer(heads=4), ConfigError), (BatchFormer(at="nowhere"), ModelError), ("x", ConfigError)]:
+    for spec, error in [
+        (BatchFormer(heads=4), ConfigError),
+        (BatchFormer(at="nowhere"), ModelError),
+        ("x", ConfigError),
+    ]:
         with pytest.raises(error):
             attach(model, spec)
         assert list(model.state_dict()) == keys and attached_relation(model) is None

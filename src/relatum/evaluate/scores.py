@@ -17,6 +17,8 @@ from relatum.prior import GROUPS, ClassPrior
 
 LEVEL = 0.95
 
+LARGEST_CONFUSION = 1000
+
 
 @dataclass(frozen=True)
 class Scores:
@@ -39,7 +41,7 @@ class Scores:
         worst_class: {"name", "accuracy"} of the least recognised class.
         interval: {"low", "high", "level"} of top1; None when the bootstrap is off.
         reliability: {"edges", "count", "accuracy", "confidence"} of the confidence bins.
-        confusion: counts, rows are true classes.
+        confusion: counts, rows are true classes; None above 1,000 classes, where the table would be huge.
         adjustment: the post-hoc correction in words, or "none".
     """
 
@@ -59,7 +61,7 @@ class Scores:
     worst_class: dict[str, Any] | None
     interval: dict[str, float] | None
     reliability: dict[str, list[Any]]
-    confusion: list[list[int]]
+    confusion: list[list[int]] | None
     adjustment: str = "none"
 
     def to_dict(self) -> dict[str, Any]:
@@ -135,7 +137,7 @@ def score(
         worst_class=_worst(accuracies, names),
         interval=_interval(correct, bootstrap),
         reliability=reliability.to_dict(),
-        confusion=confusion.tolist(),
+        confusion=confusion.tolist() if k <= LARGEST_CONFUSION else None,
         adjustment=adjustment,
     )
 

@@ -20,4 +20,6 @@ def as_logits(output: Any) -> Tensor:
     if heads and all(isinstance(head, Tensor) and head.shape == heads[0].shape for head in heads):
         return torch.stack(heads).mean(0)
     kind = f"a {type(output).__name__}" if not isinstance(output, list | tuple) else f"{len(heads)} unequal outputs"
-    raise ModelError(f"the model returned {kind}; expected logits (N, K), an object with .logits, or heads of one shape.")
+    raise ModelError(
+        f"the model returned {kind}; expected logits (N, K), an object with .logits, or heads of one shape."
+    )

@@ -157,8 +157,8 @@ class ClassBalanced(Focal):
 class LDAM(Objective):
     """Label-distribution-aware margins: cross-entropy of s (cos_k - m_y [k = y]), m_k proportional to n_k^(-1/4).
 
-    The logits must be scaled cosines s cos in [-s, s], from a cosine classifier of the same scale s, so that the softmax
-    of the trained model is the one that was trained. A soft target takes the expectation sum_k y_k l(k), where l(k) has
+    The logits must be scaled cosines s cos in [-s, s], from a cosine classifier of the same scale s: the softmax of the
+    deployed model is then the one that was trained. A soft target takes the expectation sum_k y_k l(k), where l(k) has
     the margin of class k on the logit of class k only.
     Margins do not make up for class frequencies by themselves: combine them with `DeferredReweighting`.
 
@@ -196,6 +196,6 @@ def _check_cosines(logits: Tensor, scale: float) -> None:
     largest = float(logits.detach().abs().amax()) / scale
     if largest > 1.0 + _COSINE_SLACK:
         raise ConfigError(
-            f"ldam needs cosines times {scale:g}, but saw a logit of {largest * scale:.3g}; set model.head=\"cosine\" and "
+            f'ldam needs cosines times {scale:g}, but saw {largest * scale:.3g}; set model.head="cosine" and '
             f"model.scale={scale:g}, the same as objective.scale."
         )

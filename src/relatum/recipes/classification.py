@@ -24,10 +24,11 @@ from relatum.train.device import pick_device
 from relatum.trained import load
 
 
-def build(config: RunConfig) -> tuple[ClassificationTask, Loaders]:
+def build(config: RunConfig, display: Display | None = None) -> tuple[ClassificationTask, Loaders]:
     """Build the task and the loaders of a recipe; every check of the settings runs before the data is read."""
     _check_together(config)
-    loaders = build_loaders(config.data, seed=config.train.seed, epochs=config.train.epochs)
+    progress = None if display is None else display.loading
+    loaders = build_loaders(config.data, seed=config.train.seed, epochs=config.train.epochs, progress=progress)
     objective = build_objective(config.objective, loaders.prior)
     warn_double_correction(loaders.train.sampler.name, objective.corrects_prior, config.data.allow_double)
     torch.manual_seed(config.train.seed)
@@ -47,8 +48,9 @@ def build(config: RunConfig) -> tuple[ClassificationTask, Loaders]:
 def run(config: RunConfig, recipe: str, out: Path, display: Display | None = None) -> Run:
     """Train a recipe in the run directory `out`, or continue it there."""
     check(config, f"recipe {recipe}")
+    display = display or Display(recipe)
     directory = RunDirectory(out, to_dict(config), to_toml(config))
-    task, loaders = build(config)
+    task, loaders = build(config, display)
     directory.update_manifest(recipe=recipe, command=shlex.join(["relatum", *sys.argv[1:]]))
     values = {
         "model": to_dict(config.model),
@@ -57,10 +59,7 @@ def run(config: RunConfig, recipe: str, out: Path, display: Display | None = Non
         "class_counts": loaders.prior.counts.tolist(),
         "preprocess": loaders.preprocess.to_dict(),
     }
-    display = display or Display(recipe)
-    return fit(
-        task, loaders, config.train, out=directory, evaluation=config.evaluate, values=values, display=display
-    )
+    return fit(task, loaders, config.train, out=directory, evaluation=config.evaluate, values=values, display=display)
 
 
 def _model_options(config: RunConfig) -> dict[str, Any]:
@@ -90,15 +89,16 @@ def _attach(config: RunConfig, model: torch.nn.Module) -> Relation | None:
 def _check_together(config: RunConfig) -> None:
     """Checks of settings that only make sense side by side."""
     if config.relation.name != "none" and config.data.batch_size < 2:
-        raise ConfigError("a relation needs other samples: data.batch_size 1 leaves nothing to attend to; use 8 or more.")
+        raise ConfigError(
+            "a relation needs other samples: data.batch_size 1 leaves nothing to attend to; use 8 or more."
+        )
     if config.objective.name == "ldam" and config.model.head != "cosine":
         raise ConfigError("objective ldam works on cosines: set --model.head cosine.")
     if config.objective.name == "ldam" and config.model.scale != config.objective.scale:
         raise ConfigError("objective ldam and the cosine head must agree: set model.scale and objective.scale alike.")
-    if config.train.warmup_epochs >= config.train.epochs and config.train.warmup_epochs > 0:
-        raise ConfigError(
-            f"train.warmup_epochs ({config.train.warmup_epochs:g}) must be less than train.epochs ({config.train.epochs})."
-        )
+    warmup, epochs = config.train.warmup_epochs, config.train.epochs
+    if warmup >= epochs:
+        raise ConfigError(f"train.warmup_epochs is {warmup:g}; it must be less than train.epochs, {epochs}.")
 
 
 def evaluate_run(path: Path, evaluation: EvalConfig, data_root: str = "") -> dict[str, Scores]:
@@ -117,8 +117,6 @@ def evaluate_run(path: Path, evaluation: EvalConfig, data_root: str = "") -> dic
         raise DataError(f"the data at '{data.root}' has other classes than {path} was trained on.")
     device = pick_device(config.train.device)
     return {
-        split: evaluate(
-            trained.model.to(device), loader, loaders.prior, config=evaluation, split=split, device=device
-        )
+        split: evaluate(trained.model.to(device), loader, loaders.prior, config=evaluation, split=split, device=device)
         for split, loader in loaders.evals.items()
     }

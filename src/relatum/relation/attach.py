@@ -58,9 +58,7 @@ def attached_relation(model: nn.Module) -> Relation | None:
     return None
 
 
-def _insert(
-    model: nn.Module, spec: BatchFormer, found: list[tuple[str, nn.Module]], widths: list[int]
-) -> Relation:
+def _insert(model: nn.Module, spec: BatchFormer, found: list[tuple[str, nn.Module]], widths: list[int]) -> Relation:
     modules = [BatchAttention(w, spec.heads, spec.hidden, spec.dropout, spec.layers) for w in widths]
     for (_, site), attention in zip(found, modules, strict=True):
         reference = next((p for p in site.parameters() if p.is_floating_point()), torch.empty(0))

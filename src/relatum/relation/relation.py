@@ -106,7 +106,9 @@ class Relation:
         """Raise unless the last backward pass reached every parameter of the relation."""
         gradients = {name: p.grad for name, p in self.module.named_parameters()}
         missing = [name for name, gradient in gradients.items() if gradient is None]
-        if missing or (self._classifier_passes_gradients() and not any(g.any() for g in gradients.values())):
+        if missing or (
+            self._classifier_passes_gradients() and not any(g is not None and g.any() for g in gradients.values())
+        ):
             what = f"parameter '{missing[0]}' got no gradient" if missing else "got only zero gradients"
             raise TrainingError(
                 f"the relation {what}: the loss does not see the related stream. "

@@ -107,11 +107,14 @@ def latest_checkpoint(folder: Path) -> tuple[State | None, list[str]]:
 def flatten_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Take an optimizer's state apart into tensors by name and JSON values."""
     state = optimizer.state_dict()
-    tensors, values = {}, {}
+    tensors: dict[str, Tensor] = {}
+    values: dict[str, Any] = {}
     for index, entry in state["state"].items():
         for name, value in entry.items():
-            target = tensors if isinstance(value, Tensor) else values
-            target[f"{index}.{name}"] = value
+            if isinstance(value, Tensor):
+                tensors[f"{index}.{name}"] = value
+            else:
+                values[f"{index}.{name}"] = value
     groups = [{k: v for k, v in group.items() if k != "params"} for group in state["param_groups"]]
     return tensors, {"state": values, "groups": groups}
 
@@ -137,4 +140,6 @@ def _read_index(folder: Path) -> list[dict[str, Any]]:
         entries: list[dict[str, Any]] = json.loads(path.read_text())
         return entries
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read ({error}); delete it and the checkpoints to start anew.") from error
+        raise CheckpointError(
+            f"{path} cannot be read ({error}); delete it and the checkpoints to start anew."
+        ) from error

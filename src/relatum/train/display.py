@@ -26,6 +26,12 @@ class Display:
         self._bar: Progress | None = None
         self._job: Any = None
 
+    def loading(self, done: int, total: int) -> None:
+        """Show how many images have been decoded into memory."""
+        if self.quiet or not self.console.is_terminal:
+            return
+        self.console.print(f"reading images {done}/{total}", end="\n" if done >= total else "\r", highlight=False)
+
     def start(self, total: int, done: int = 0) -> None:
         """Begin to show `total` steps of which `done` are behind us."""
         if self.quiet or not self.console.is_terminal:

@@ -24,7 +24,8 @@ def require_finite(
     where = f" Details: {directory.write_failure(report)}." if directory is not None else ""
     raise TrainingError(
         f"the {what} is not finite at step {details['step']} (learning rate {details['lr']:.3g}); stopped before the "
-        f"step, the last checkpoint is good.{where} Try a lower --train.lr, --train.clip 1, or --train.precision float32."
+        f"step, the last checkpoint is good.{where} "
+        "Try a lower --train.lr, --train.clip 1, or --train.precision float32."
     )
 
 

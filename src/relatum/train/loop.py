@@ -116,7 +116,7 @@ class _Trainer:
         self.precision = pick_precision(config.precision, self.device)
         task.to(self.device)
         if config.channels_last:
-            task.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            task.to(memory_format=torch.channels_last)
         self.optimizer = build_optimizer(task.param_groups(config), config)
         self.ema = ModelEmaV3(task.model, decay=config.ema) if config.ema else None
         self.log = MetricsLog(directory, tensorboard=config.tensorboard)
@@ -246,7 +246,7 @@ class _Trainer:
             self.directory.write_scores({split: entry.to_dict() for split, entry in scores.items()})
         self._describe("finished")
         self.log.close()
-        return Run(scores, "finished", self.position.step, self.seconds, self.directory and self.directory.path)
+        return self._result("finished", scores)
 
     def _stop(self) -> Run:
         self._save()
@@ -254,7 +254,11 @@ class _Trainer:
         self.log.close()
         kept = "Rerun the same command to continue." if self.directory is not None else "Nothing was kept (out=None)."
         self.display.say(f"Stopped after step {self.position.step}. {kept}")
-        return Run({}, "interrupted", self.position.step, self.seconds, self.directory and self.directory.path)
+        return self._result("interrupted", {})
+
+    def _result(self, status: str, scores: dict[str, Scores]) -> Run:
+        path = None if self.directory is None else self.directory.path
+        return Run(scores, status, self.position.step, self.seconds, path)
 
     # -- keeping and continuing --------------------------------------------------------------------------------
 
