@@ -98,6 +98,8 @@ class ModelConfig:
     """Scale of the cosine classifier."""
     weights: str = ""
     """Local file with weights to start from (safetensors, or pth read with weights_only)."""
+    freeze: Literal["none", "backbone"] = "none"
+    """backbone: train the classifier (and the relation) on frozen features; needs weights."""
     drop_rate: float = ranged(0.0, 0.0, 1.0)
     """Dropout before the classifier, for timm models that have it."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 import types
 import typing
@@ -32,7 +33,7 @@ def _chain(path: Path) -> list[dict[str, Any]]:
             table = tomllib.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise ConfigError(f"cannot read recipe file {path}: {error.strerror}.") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except ValueError as error:  # not TOML, not UTF-8, or not a path
             raise ConfigError(f"{path} is not valid TOML: {error}.") from error
         parent = table.pop("extends", None)
         tables.append(table)
@@ -100,13 +101,20 @@ def _coerce(value: Any, hint: Any, where: str) -> Any:
         return tuple(_coerce(v, get_args(hint)[0], where) for v in value)
     if origin in (typing.Union, types.UnionType):
         raise ConfigError(f"{where} has a type that recipe files do not support.")
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
+    harmless = hint is float and isinstance(value, int)
+    if not (isinstance(value, hint) or harmless) or (isinstance(value, bool) and hint is not bool):
         raise ConfigError(f"{where} must be of type {hint.__name__}, not {value!r}.")
-    if hint is float and value != value:
-        raise ConfigError(f"{where} is not a number (nan).")
-    return value
+    return _finite(value, where) if hint is float else value
+
+
+def _finite(value: float, where: str) -> float:
+    try:
+        number = float(value)
+    except OverflowError:  # an int of hundreds of digits
+        number = math.inf
+    if not math.isfinite(number):
+        raise ConfigError(f"{where} must be a finite number, not {number}.")
+    return number
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -121,11 +129,16 @@ def to_dict(config: Any) -> dict[str, Any]:
 def to_toml(config: Any) -> str:
     """Return a config as TOML: top-level keys, then one table per room."""
     table = to_dict(config)
-    top = [f"{key} = {json.dumps(value)}" for key, value in table.items() if not isinstance(value, dict)]
+    top = [f"{key} = {_toml_value(value)}" for key, value in table.items() if not isinstance(value, dict)]
     for name, part in table.items():
         if isinstance(part, dict):
-            top += ["", f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in part.items())]
+            top += ["", f"[{name}]", *(f"{key} = {_toml_value(value)}" for key, value in part.items())]
     return "\n".join(top) + "\n"
+
+
+def _toml_value(value: Any) -> str:
+    """JSON is TOML here but for two things: TOML knows no surrogate pairs, and allows no bare DEL."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

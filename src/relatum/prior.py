@@ -78,12 +78,15 @@ class ClassPrior:
         cls, targets: npt.ArrayLike, num_classes: int | None = None, names: Sequence[str] | None = None
     ) -> ClassPrior:
         """Count integer `targets` (N,); `num_classes` or `names` fixes K where classes may be absent."""
-        labels = np.asarray(targets, dtype=np.int64)
-        size = num_classes if num_classes is not None else len(names) if names is not None else 0
-        if labels.size and (labels.min() < 0 or (size and labels.max() >= size)):
-            bad = int(labels.min()) if labels.min() < 0 else int(labels.max())
-            raise DataError(f"label {bad} is out of range for {size} classes; labels must be 0 to {size - 1}.")
-        return cls(np.bincount(labels, minlength=size), names)
+        labels = np.asarray(targets)
+        if labels.ndim != 1 or (labels.size and labels.dtype.kind not in "iub"):
+            raise DataError(f"targets must be one class id per sample, not {labels.dtype} of shape {labels.shape}.")
+        size = num_classes if num_classes is not None else len(names) if names is not None else None
+        low, high = (int(labels.min()), int(labels.max())) if labels.size else (0, -1)
+        if low < 0 or (size is not None and high >= size):
+            valid = "; labels are 0 or more" if size is None else f" for {size} classes; labels must be 0 to {size - 1}"
+            raise DataError(f"label {low if low < 0 else high} is out of range{valid}.")
+        return cls(np.bincount(labels.astype(np.int64), minlength=size or 0), names)
 
     @property
     def num_classes(self) -> int:
@@ -135,7 +138,11 @@ class ClassPrior:
 
 
 def _checked_counts(counts: Sequence[int] | npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    values = np.asarray(counts)
+    try:
+        values = np.asarray(counts)
+        values.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"class counts must be whole numbers, one per class ({error}).") from error
     if values.ndim != 1 or values.size == 0:
         raise DataError(f"class counts must be a list of one number per class, not of shape {values.shape}.")
     if not np.all(np.isfinite(values)) or np.any(values < 0) or np.any(values != np.floor(values)):

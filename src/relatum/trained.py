@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,6 +95,8 @@ def _read(path: Path) -> State:
     state, problems = latest_checkpoint(path / "checkpoints")
     if state is None:
         raise CheckpointError(f"{path} holds no usable checkpoint. {' '.join(problems)}".rstrip())
+    for problem in problems:
+        warnings.warn(problem, stacklevel=3)
     return state
 
 

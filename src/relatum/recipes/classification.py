@@ -17,6 +17,7 @@ from relatum.data.samplers import warn_double_correction
 from relatum.errors import ConfigError, DataError
 from relatum.evaluate import Scores, evaluate
 from relatum.models import create_model
+from relatum.models.freeze import freeze_backbone
 from relatum.objectives import build_objective
 from relatum.relation import BatchFormer, Relation, attach
 from relatum.train import ClassificationTask, Display, Run, RunDirectory, fit
@@ -33,6 +34,7 @@ def build(config: RunConfig, display: Display | None = None) -> tuple[Classifica
     warn_double_correction(loaders.train.sampler.name, objective.corrects_prior, config.data.allow_double)
     torch.manual_seed(config.train.seed)
     model = create_model(config.model.name, loaders.prior.num_classes, **_model_options(config))
+    frozen = freeze_backbone(model) if config.model.freeze == "backbone" else ()
     settings = config.relation
     task = ClassificationTask(
         model,
@@ -41,6 +43,7 @@ def build(config: RunConfig, display: Display | None = None) -> tuple[Classifica
         streams=settings.streams,
         relation_lr_scale=settings.lr_scale,
         relation_weight_decay=None if settings.weight_decay < 0 else settings.weight_decay,
+        frozen=frozen,
     )
     return task, loaders
 
@@ -92,6 +95,8 @@ def _check_together(config: RunConfig) -> None:
         raise ConfigError(
             "a relation needs other samples: data.batch_size 1 leaves nothing to attend to; use 8 or more."
         )
+    if config.model.freeze != "none" and not config.model.weights:
+        raise ConfigError("model.freeze trains on features that must exist: give a trained model with --model.weights.")
     if config.objective.name == "ldam" and config.model.head != "cosine":
         raise ConfigError("objective ldam works on cosines: set --model.head cosine.")
     if config.objective.name == "ldam" and config.model.scale != config.objective.scale:

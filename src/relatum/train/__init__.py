@@ -2,8 +2,9 @@
 
 from relatum.train.checkpoint import load_checkpoint, save_checkpoint
 from relatum.train.display import Display
-from relatum.train.loop import Run, fit
+from relatum.train.loop import fit
 from relatum.train.record import RunDirectory
+from relatum.train.run import Run
 from relatum.train.task import ClassificationTask, Task
 
 __all__ = [

@@ -6,6 +6,7 @@ header. Nothing in it can run code.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -46,6 +47,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     """Write a file so that a crash at any moment leaves the old content or the new, never a part."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as file:
             file.write(data)
             file.flush()
@@ -57,13 +59,13 @@ def write_atomically(path: Path, data: bytes) -> None:
         finally:
             os.close(directory)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         raise CheckpointError(f"cannot write {path}: {error.strerror}. Check space and permissions.") from error
 
 
 def save_checkpoint(folder: Path, state: State, step: int) -> Path:
     """Write `state` as the newest checkpoint of `folder` and remove all but the last two."""
-    folder.mkdir(parents=True, exist_ok=True)
     data = save(state.tensors, metadata={"relatum": json.dumps(state.values)})
     path = folder / f"step-{step:09d}.safetensors"
     write_atomically(path, data)
@@ -72,9 +74,10 @@ def save_checkpoint(folder: Path, state: State, step: int) -> Path:
     kept = entries[-KEEP:]
     write_atomically(folder / INDEX, json.dumps(kept, indent=1).encode())
     names = {entry["file"] for entry in kept}
-    for old in folder.glob("step-*.safetensors"):
+    # A killed process may have left a temporary file besides the checkpoints that are no longer kept.
+    for old in (*folder.glob("step-*.safetensors"), *folder.glob(".*.tmp")):
         if old.name not in names:
-            old.unlink()
+            old.unlink(missing_ok=True)
     return path
 
 
@@ -138,8 +141,8 @@ def _read_index(folder: Path) -> list[dict[str, Any]]:
         return []
     try:
         entries: list[dict[str, Any]] = json.loads(path.read_text())
-        return entries
-    except (OSError, ValueError) as error:
+        return [{key: entry[key] for key in ("file", "step", "sha256")} for entry in entries]
+    except (OSError, ValueError, TypeError, KeyError) as error:
         raise CheckpointError(
             f"{path} cannot be read ({error}); delete it and the checkpoints to start anew."
         ) from error

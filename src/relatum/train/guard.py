@@ -8,19 +8,16 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
-from relatum.batch import Batch
 from relatum.errors import TrainingError
 from relatum.train.record import RunDirectory
 
 
-def require_finite(
-    loss: float, gradient: float, batch: Batch, directory: RunDirectory | None, details: dict[str, Any]
-) -> None:
+def require_finite(loss: float, gradient: float, directory: RunDirectory | None, details: dict[str, Any]) -> None:
     """Stop before the step when the loss or the gradient norm is not finite; say where, and write failure.json."""
     if math.isfinite(loss) and math.isfinite(gradient):
         return
     what = "loss" if not math.isfinite(loss) else "gradient"
-    report = {**details, "loss": str(loss), "gradient_norm": str(gradient), "samples": batch.index.tolist()}
+    report = {**details, "loss": str(loss), "gradient_norm": str(gradient)}
     where = f" Details: {directory.write_failure(report)}." if directory is not None else ""
     raise TrainingError(
         f"the {what} is not finite at step {details['step']} (learning rate {details['lr']:.3g}); stopped before the "

@@ -6,7 +6,7 @@ import math
 import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,48 +19,16 @@ from relatum.config import EvalConfig, TrainConfig
 from relatum.data.loaders import Loaders
 from relatum.errors import ConfigError
 from relatum.evaluate import Scores, evaluate
-from relatum.train.checkpoint import (
-    State,
-    flatten_optimizer,
-    latest_checkpoint,
-    restore_optimizer,
-    save_checkpoint,
-)
+from relatum.train.checkpoint import latest_checkpoint, save_checkpoint
 from relatum.train.device import autocast, pick_device, pick_precision
 from relatum.train.display import Display
 from relatum.train.guard import Interrupts, require_finite
 from relatum.train.meter import MetricsLog
 from relatum.train.optim import build_optimizer, learning_rate, set_learning_rate
 from relatum.train.record import RunDirectory, surroundings
+from relatum.train.run import Run, finished_run, steps_per_epoch
+from relatum.train.snapshot import Position, put_back, take_snapshot
 from relatum.train.task import Task
-
-
-@dataclass
-class Run:
-    """What `fit` gives back.
-
-    Args:
-        scores: scores of the last epoch by split; empty if the run was interrupted.
-        status: "finished" or "interrupted".
-        steps: optimizer steps done in total.
-        seconds: seconds spent in total, over all sessions of the run.
-        path: the run directory, or None.
-    """
-
-    scores: dict[str, Scores]
-    status: str
-    steps: int
-    seconds: float
-    path: Path | None
-
-
-@dataclass(frozen=True)
-class Position:
-    """Where training stands: epochs done, micro-batches done in the current epoch, optimizer steps in total."""
-
-    epoch: int = 0
-    batch: int = 0
-    step: int = 0
 
 
 def fit(
@@ -80,7 +48,7 @@ def fit(
         loaders: from `build_loaders`.
         config: optimizer, schedule and the rest.
         out: run directory. Calling again with the same directory and settings continues from its last checkpoint;
-            a finished run is not trained again. None keeps nothing.
+            a finished run is not trained again, unless `max_steps` ended it and is now larger. None keeps nothing.
         evaluation: shot rule and post-hoc options.
         values: further JSON values to keep in the checkpoint, such as how to build the model again.
         display: what to show; default a progress bar.
@@ -88,9 +56,9 @@ def fit(
     config, evaluation = config or TrainConfig(), evaluation or EvalConfig()
     if out is not None and not isinstance(out, RunDirectory):
         out = RunDirectory(out, {"train": asdict(config), "evaluate": asdict(evaluation)})
-    if out is not None and out.manifest.get("status") == "finished":
-        scores = {split: Scores.from_dict(entry) for split, entry in out.read_scores().items()}
-        return Run(scores, "finished", out.manifest["steps"], out.manifest["seconds"], out.path)
+    before = None if out is None else finished_run(out, len(loaders.train), config)
+    if before is not None:
+        return before
     with display or Display() as shown, Interrupts() as interrupts:
         return _Trainer(task, loaders, config, evaluation, out, dict(values or {}), shown).run(interrupts)
 
@@ -120,9 +88,9 @@ class _Trainer:
         self.optimizer = build_optimizer(task.param_groups(config), config)
         self.ema = ModelEmaV3(task.model, decay=config.ema) if config.ema else None
         self.log = MetricsLog(directory, tensorboard=config.tensorboard)
-        self.steps_per_epoch = math.ceil(len(loaders.train) / config.accumulate)
+        self.steps_per_epoch = steps_per_epoch(len(loaders.train), config)
         self.position = Position()
-        self.seconds = 0.0
+        self.seconds, self._clock = 0.0, 0.0
         self._warn_about_accumulation()
 
     # -- the run -----------------------------------------------------------------------------------------------
@@ -137,6 +105,8 @@ class _Trainer:
             self._train_epoch(interrupts)
             if interrupts.requested:
                 return self._stop()
+            if self.position.batch < len(self.loaders.train):
+                break  # max_steps ended it within the epoch
             self._end_epoch()
         return self._finish()
 
@@ -145,9 +115,10 @@ class _Trainer:
         epoch, start = self.position.epoch, self.position.batch
         if start == 0:
             # Dropout and the like depend on (seed, epoch) only, so a resumed epoch repeats itself.
-            torch.manual_seed(self.config.seed * 1_000_003 + epoch)
+            torch.manual_seed((self.config.seed * 1_000_003 + epoch) % 2**63)
         self.task.train()
         self.task.set_epoch(epoch, self.config.epochs)
+        self._clock = time.perf_counter()  # a step's time begins where the last one ended: loading counts
         group: list[Batch] = []
         last = len(self.loaders.train) - 1
         for number, batch in enumerate(self.loaders.train.epoch(epoch, start), start):
@@ -163,7 +134,6 @@ class _Trainer:
 
     def _step(self, group: list[Batch]) -> None:
         """One optimizer step on a group of micro-batches."""
-        began = time.perf_counter()
         progress = self.position.epoch + self.position.batch / len(self.loaders.train)
         lr = learning_rate(self.config, progress)
         set_learning_rate(self.optimizer, lr)
@@ -177,28 +147,31 @@ class _Trainer:
             loss += float(output["loss"].detach()) / len(group)
             self.log.add(output, len(batch))
         gradient = self._clip()
-        details = {"step": self.position.step, "epoch": progress, "lr": lr}
-        require_finite(loss, gradient, group[-1], self.directory, details)
+        samples = [index for micro in group for index in micro.index.tolist()]
+        details = {"step": self.position.step, "epoch": progress, "lr": lr, "samples": samples}
+        require_finite(loss, gradient, self.directory, details)
         if self.position.step == 0:
             self.task.check_first_step(self.optimizer)
         self.optimizer.step()
         if self.ema is not None:
             self.ema.update(self.task.model)
-        self._count_step(lr, loss, time.perf_counter() - began)
+        self._count_step(lr, loss)
 
     def _clip(self) -> float:
         """Return the norm of the gradient, clipped if so configured."""
-        parameters = [p for p in self.task.parameters() if p.grad is not None]
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
         limit = self.config.clip or math.inf
         return float(nn.utils.clip_grad_norm_(parameters, limit))
 
-    def _count_step(self, lr: float, loss: float, seconds: float) -> None:
+    def _count_step(self, lr: float, loss: float) -> None:
         self.position = replace(self.position, step=self.position.step + 1)
+        now = time.perf_counter()
+        seconds, self._clock = now - self._clock, now
         self.seconds += seconds
         done = self.position.step
-        self.log.count(seconds)
+        self.log.count(seconds, lr)
         if self.log.steps >= 50 or done % self.steps_per_epoch == 0:
-            self.log.write_train(done, done / self.steps_per_epoch, lr)
+            self.log.write_train(done, done / self.steps_per_epoch)
         self.display.step(done, f"loss {loss:.3f}  {self.log.images_per_second:.0f} img/s")
 
     # -- between epochs ----------------------------------------------------------------------------------------
@@ -214,7 +187,7 @@ class _Trainer:
             scores = self._evaluate(split, bootstrap=0)
             self.log.write_eval(scores, self.position.step, float(epoch))
             shown |= scores.row()
-        if epoch % self.config.save_every == 0 or last:
+        if epoch % self.config.save_every == 0 and not last:
             self._save()
         left = self.seconds / self.position.step * (self.config.epochs * self.steps_per_epoch - self.position.step)
         self.display.epoch(epoch, self.config.epochs, {**shown, "img/s": self.log.images_per_second}, left)
@@ -238,11 +211,15 @@ class _Trainer:
     # -- the end -----------------------------------------------------------------------------------------------
 
     def _finish(self) -> Run:
+        # Saved before the last rows are written: a run that goes on from here writes its rows as if it never ended.
+        self._save()
+        done = self.position.step / self.steps_per_epoch
+        if self.log.steps:
+            self.log.write_train(self.position.step, done)
         scores = {split: self._evaluate(split, self.evaluation.bootstrap) for split in self.loaders.evals}
         for entry in scores.values():
-            self.log.write_eval(entry, self.position.step, self.position.step / self.steps_per_epoch)
+            self.log.write_eval(entry, self.position.step, done)
         if self.directory is not None:
-            self._save()
             self.directory.write_scores({split: entry.to_dict() for split, entry in scores.items()})
         self._describe("finished")
         self.log.close()
@@ -265,13 +242,9 @@ class _Trainer:
     def _save(self) -> None:
         if self.directory is None:
             return
-        state = State(values={**self.values, "position": asdict(self.position), "seconds": self.seconds})
-        state.add("model", self.task.model.state_dict())
-        if self.ema is not None:
-            state.add("ema", self.ema.module.state_dict())
-        tensors, state.values["optimizer"] = flatten_optimizer(self.optimizer)
-        state.add("optimizer", tensors)
-        state.add("rng", {"torch": torch.get_rng_state()})
+        state = take_snapshot(self.task.model, None if self.ema is None else self.ema.module, self.optimizer)
+        progress = {"position": asdict(self.position), "seconds": self.seconds, "log": self.log.state()}
+        state.values |= {**self.values, **progress}
         save_checkpoint(self.directory.checkpoints, state, self.position.step)
 
     def _resume(self) -> None:
@@ -280,23 +253,22 @@ class _Trainer:
         state, problems = latest_checkpoint(self.directory.checkpoints)
         for problem in problems:
             self.display.say(problem)
-        if state is None:
-            return
-        self.task.model.load_state_dict(state.part("model"))
-        if self.ema is not None:
-            self.ema.module.load_state_dict(state.part("ema"))
-        restore_optimizer(self.optimizer, state.part("optimizer"), state.values["optimizer"])
-        torch.set_rng_state(state.part("rng")["torch"])
-        self.position = Position(**state.values["position"])
-        self.seconds = state.values["seconds"]
-        self.directory.drop_metrics_after(self.position.step)
-        self.display.say(f"Continuing {self.directory.path} after step {self.position.step}.")
+        if state is None and problems:
+            self.display.say("No checkpoint is whole: starting from the beginning.")
+        if state is not None:
+            put_back(state, self.task.model, None if self.ema is None else self.ema.module, self.optimizer)
+            self.position = Position(**state.values["position"])
+            self.seconds = state.values["seconds"]
+            self.log.restore(state.values["log"])
+            self.display.say(f"Continuing {self.directory.path} after step {self.position.step}.")
+        self.directory.keep_metrics(self.log.rows)
 
     def _describe(self, status: str) -> None:
         if self.directory is None:
             return
         first = {} if "versions" in self.directory.manifest else surroundings()
-        images = self.position.step * self.config.accumulate * self.loaders.train.batch_size
+        batches = self.position.epoch * len(self.loaders.train) + self.position.batch
+        images = batches * self.loaders.train.batch_size
         self.directory.update_manifest(
             **first,
             seed=self.config.seed,

@@ -23,32 +23,34 @@ class MetricsLog:
         self.directory = directory
         self.last: dict[str, float] = {}
         self.images_per_second = 0.0
+        self.lr = 0.0
+        self.rows = 0
         self._writer = _tensorboard_writer(directory) if tensorboard and directory is not None else None
         self._clear()
 
     def _clear(self) -> None:
         self.steps, self._images, self._seconds = 0, 0, 0.0
-        self._sums: dict[str, Tensor] = {}
+        self._sums: dict[str, float] = {}
 
     def add(self, output: dict[str, Tensor], images: int) -> None:
         """Add the scalar entries of one micro-batch."""
         for name, value in output.items():
             if value.ndim == 0:
-                part = value.detach().double() * images
-                self._sums[name] = self._sums[name] + part if name in self._sums else part
+                self._sums[name] = self._sums.get(name, 0.0) + float(value.detach()) * images
         self._images += images
 
-    def count(self, seconds: float) -> None:
-        """Count one optimizer step that took `seconds`."""
+    def count(self, seconds: float, lr: float) -> None:
+        """Count one optimizer step that took `seconds` at the learning rate `lr`."""
         self.steps += 1
+        self.lr = lr
         self._seconds += seconds
         self.images_per_second = self._images / self._seconds if self._seconds else 0.0
 
-    def write_train(self, step: int, epoch: float, lr: float) -> None:
+    def write_train(self, step: int, epoch: float) -> None:
         """Write the means since the last line and start anew."""
-        self.last = {name: float(total) / self._images for name, total in self._sums.items()}
+        self.last = {name: total / self._images for name, total in self._sums.items()}
         speed = {"images_per_second": round(self.images_per_second, 1)}
-        self._write({"kind": "train", "epoch": round(epoch, 4), "step": step, **self.last, "lr": lr, **speed})
+        self._write({"kind": "train", "epoch": round(epoch, 4), "step": step, **self.last, "lr": self.lr, **speed})
         self._clear()
 
     def write_eval(self, scores: Scores, step: int, epoch: float) -> None:
@@ -60,10 +62,21 @@ class MetricsLog:
     def _write(self, row: dict[str, Any]) -> None:
         if self.directory is not None:
             self.directory.append_metrics(row)
+            self.rows += 1
         if self._writer is not None:
             for name, value in row.items():
                 if isinstance(value, float):
                     self._writer.add_scalar(f"{row.get('split', row['kind'])}/{name}", value, row["step"])
+
+    def state(self) -> dict[str, Any]:
+        """What a resumed run needs to write the same lines: rows so far, and the sums since the last one."""
+        sums = {"steps": self.steps, "images": self._images, "seconds": self._seconds, "sums": dict(self._sums)}
+        return {"rows": self.rows, "last": self.last, "lr": self.lr, **sums}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from `state`; lines of the file that came after it are dropped."""
+        self.rows, self.lr, self.last, self._sums = state["rows"], state["lr"], state["last"], dict(state["sums"])
+        self.steps, self._images, self._seconds = state["steps"], state["images"], state["seconds"]
 
     def close(self) -> None:
         """Flush the TensorBoard files."""

@@ -10,6 +10,10 @@ import torch
 from torch import nn
 
 from relatum.config import TrainConfig
+from relatum.errors import ConfigError
+
+# Shares such as 0.07 are not exact in binary: 0.07 x 100 is a little more than 7 and would act a step late.
+_ROUNDING = 1e-9
 
 
 def weight_decay_groups(
@@ -29,10 +33,13 @@ def build_optimizer(groups: list[dict[str, Any]], config: TrainConfig) -> torch.
     """Make the optimizer of `config` over parameter groups that may carry `lr_scale`."""
     for group in groups:
         group["lr"] = config.lr * group.setdefault("lr_scale", 1.0)
-    if config.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay)
     betas = (config.momentum, config.beta2)
-    return torch.optim.AdamW(groups, lr=config.lr, betas=betas, weight_decay=config.weight_decay)
+    try:
+        if config.optimizer == "sgd":
+            return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay)
+        return torch.optim.AdamW(groups, lr=config.lr, betas=betas, weight_decay=config.weight_decay)
+    except ValueError as error:  # a beta of 1, or nothing to train
+        raise ConfigError(f"{config.optimizer} cannot be built: {error}; see the train settings.") from error
 
 
 def learning_rate(config: TrainConfig, progress: float) -> float:
@@ -43,7 +50,7 @@ def learning_rate(config: TrainConfig, progress: float) -> float:
     if config.schedule == "constant":
         return config.lr
     if config.schedule == "steps":
-        passed = sum(progress >= at * config.epochs for at in config.steps)
+        passed = sum(progress + _ROUNDING >= at * config.epochs for at in config.steps)
         return config.lr * config.step_factor**passed
     length = max(config.epochs - config.warmup_epochs, 1e-9)
     share = min((progress - config.warmup_epochs) / length, 1.0)

@@ -13,17 +13,20 @@ from typing import Any
 
 import torch
 
+from relatum import __version__
 from relatum.config_files import differences
 from relatum.errors import CheckpointError, ConfigError
-from relatum.train.checkpoint import write_atomically
+from relatum.train.checkpoint import INDEX, write_atomically
 
 _VERSIONS = ("torch", "torchvision", "timm", "numpy", "pillow", "safetensors")
-# Settings that may change between two commands on one run directory without changing its result.
+# Settings that may change between two commands on one run directory: what has been trained stays valid.
 _FREE = ("out", "train.device", "train.threads", "train.tensorboard", "train.max_steps", "data.workers")
 
 
 class RunDirectory:
     """Files of one run. Opening it again with the same settings continues it; with others it refuses.
+
+    A run that ended before its first checkpoint has nothing to continue, so its settings may still be corrected.
 
     Args:
         path: the directory; made if it is not there.
@@ -39,17 +42,19 @@ class RunDirectory:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise CheckpointError(f"cannot write to {self.path}: {error.strerror}. Choose another --out.") from error
-        self._check_same(config)
+        self.manifest: dict[str, Any] = self._read("manifest.json") or {}
+        if (self.checkpoints / INDEX).exists() or self.manifest.get("status") == "finished":
+            self._check_same(config)
+        else:
+            self.manifest = {}
         self._write("config.json", config)
         if config_text:
             write_atomically(self.path / "config.toml", config_text.encode())
-        self.manifest: dict[str, Any] = self._read("manifest.json") or {}
 
     def _check_same(self, config: Mapping[str, Any]) -> None:
-        before = self._read("config.json")
-        if before is None:
-            return
-        changed = {k: v for k, v in differences(before, config).items() if k not in _FREE}
+        before = self._read("config.json") or {}
+        now = json.loads(json.dumps(config))  # as it will be read back: tuples are lists there
+        changed = {k: v for k, v in differences(before, now).items() if k not in _FREE}
         if changed:
             words = "; ".join(f"{key} was {old!r}, now {new!r}" for key, (old, new) in changed.items())
             raise ConfigError(
@@ -64,15 +69,18 @@ class RunDirectory:
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
         """Append one line to metrics.jsonl."""
-        with self.metrics_file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        try:
+            with self.metrics_file.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+        except OSError as error:
+            raise CheckpointError(f"cannot write {self.metrics_file}: {error.strerror}. Check space.") from error
 
-    def drop_metrics_after(self, step: int) -> None:
-        """Forget rows that a crash left behind the checkpoint we resume from, so that none appears twice."""
+    def keep_metrics(self, rows: int) -> None:
+        """Keep the first `rows` lines: those after the checkpoint we resume from will be written again."""
         if not self.metrics_file.exists():
             return
-        kept = [line for line in self.metrics_file.read_text(encoding="utf-8").splitlines() if _step_of(line) <= step]
-        write_atomically(self.metrics_file, "".join(line + "\n" for line in kept).encode())
+        lines = self.metrics_file.read_text(encoding="utf-8", errors="replace").splitlines()[:rows]
+        write_atomically(self.metrics_file, "".join(line + "\n" for line in lines if _is_json(line)).encode())
 
     def write_scores(self, scores: Mapping[str, Any]) -> None:
         """Write scores.json."""
@@ -102,18 +110,19 @@ class RunDirectory:
             raise CheckpointError(f"{path} cannot be read ({error}); give another --out.") from error
 
 
-def _step_of(line: str) -> float:
-    """The step of a metrics line; a half-written line counts as later than everything."""
+def _is_json(line: str) -> bool:
+    """False for a line that a crash left half-written."""
     try:
-        return float(json.loads(line)["step"])
-    except (ValueError, KeyError):
-        return float("inf")
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
 
 
 def surroundings() -> dict[str, Any]:
     """What a result depends on besides its settings: versions, hardware, git state of the working directory."""
     return {
-        "relatum": metadata.version("relatum"),
+        "relatum": __version__,
         "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in _VERSIONS}},
         "hardware": {
             "machine": platform.machine(),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
 from relatum.batch import Batch
 from relatum.config import TrainConfig
+from relatum.errors import ConfigError, suggest
 from relatum.models.outputs import as_logits
 from relatum.objectives import Objective
 from relatum.relation import Relation
@@ -58,6 +60,7 @@ class ClassificationTask(Task):
         streams: weights of the plain and the related loss: "mean" (0.5, 0.5), "released" (1.5, 1.5), or a pair.
         relation_lr_scale: learning rate of the relation over that of the model.
         relation_weight_decay: weight decay of the relation; None means that of the model.
+        frozen: modules that stay in evaluation mode while the rest trains.
     """
 
     def __init__(
@@ -69,15 +72,23 @@ class ClassificationTask(Task):
         streams: StreamLoss = "mean",
         relation_lr_scale: float = 0.1,
         relation_weight_decay: float | None = None,
+        frozen: Sequence[nn.Module] = (),
     ) -> None:
         super().__init__()
         self.model = model
         self.objective = objective
         self.relation = relation
-        plain, related = _STREAM_WEIGHTS[streams] if isinstance(streams, str) else streams
-        self.stream_weights = {"plain": plain, "related": related}
+        self.stream_weights = _stream_weights(streams)
         self.relation_lr_scale = relation_lr_scale
         self.relation_weight_decay = relation_weight_decay
+        self.frozen = tuple(frozen)
+
+    def train(self, mode: bool = True) -> Self:
+        """Change mode as any module, but leave the frozen ones in evaluation mode."""
+        super().train(mode)
+        for module in self.frozen:
+            module.eval()
+        return self
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Return the loss over all streams, the plain logits (N, K), and loss and accuracy of each stream."""
@@ -126,6 +137,13 @@ class ClassificationTask(Task):
     def relation_batch_matters(self) -> bool:
         """True with a relation: the micro-batch is what attends to each other."""
         return self.relation is not None
+
+
+def _stream_weights(streams: StreamLoss) -> dict[str, float]:
+    if isinstance(streams, str) and streams not in _STREAM_WEIGHTS:
+        raise ConfigError(f"unknown stream loss '{streams}'; {suggest(streams, _STREAM_WEIGHTS)}, or a pair of weights")
+    plain, related = _STREAM_WEIGHTS[streams] if isinstance(streams, str) else streams
+    return {"plain": plain, "related": related}
 
 
 def _accuracy(logits: Tensor, targets: Tensor) -> Tensor:

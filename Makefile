@@ -1,0 +1,41 @@
+# Everything runs in .venv, which the first command makes. Nothing else is needed but Python 3.11 and make.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: help setup demo test quality format bench clean
+
+help:            ## show this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+setup: $(STAMP)  ## make .venv with the pinned dependencies and the package
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "relatum needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
+	@echo "installing into .venv; the first time brings about 6 GB and takes a few minutes"
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,export,track]"
+	@touch $@
+
+demo: setup      ## train three small models on a generated long-tailed world and compare them
+	$(BIN)/relatum demo
+
+test: setup      ## run the whole fast suite; uses real data where RELATUM_DATA names its folder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+quality: setup   ## lint, format check, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup    ## put the code in order
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup     ## measure speed, as ratios in one run
+	$(BIN)/python benchmarks/training_speed.py
+	$(BIN)/python benchmarks/relation_cost.py
+
+clean:           ## remove .venv and caches; runs/ stays
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist src/*.egg-info

@@ -1,0 +1,61 @@
+"""Shared by the benchmarks: data, interleaved timing, and printing of ratios with their spread."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+import relatum  # noqa: F401 (sets the thread policy before torch is imported)
+from relatum.config import RunConfig
+from relatum.data import ArraySource
+from relatum.data.loaders import Loaders, loaders_from_splits
+from relatum.data.splits import open_splits
+from relatum.recipes.catalog import find_recipe
+
+BATCH = 128
+
+
+def cifar_config(recipe: str) -> RunConfig:
+    """Settings of a CIFAR-100-LT recipe with the batch size of the benchmarks."""
+    config = find_recipe(recipe).config()
+    return replace(config, data=replace(config.data, batch_size=BATCH, root=os.environ.get("RELATUM_DATA", "")))
+
+
+def cifar_loaders(config: RunConfig) -> tuple[Loaders, str]:
+    """CIFAR-100-LT from RELATUM_DATA, or random images of the same number and size; and words for which."""
+    if config.data.root and Path(config.data.root).is_dir():
+        return loaders_from_splits(open_splits(config.data), config.data), "CIFAR-100-LT, imbalance 100"
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (10_847, 32, 32, 3), dtype=np.uint8)
+    source = ArraySource(images, rng.integers(0, 100, 10_847), [str(k) for k in range(100)])
+    return loaders_from_splits({"train": source}, config.data), "random images (RELATUM_DATA is not set)"
+
+
+def interleaved(ways: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """Measure every way once a round, in turn, so that noise of the machine hits all alike."""
+    results: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(rounds):
+        order = list(ways.items())
+        for name, measure in order if number % 2 == 0 else reversed(order):
+            results[name].append(measure())
+    return results
+
+
+def seconds_per_call(call: Callable[[], object], calls: int) -> float:
+    """Mean seconds of `calls` calls."""
+    began = time.perf_counter()
+    for _ in range(calls):
+        call()
+    return (time.perf_counter() - began) / calls
+
+
+def ratio(over: list[float], under: list[float]) -> str:
+    """Median of the ratios of each round, with the smallest and largest."""
+    ratios = [a / b for a, b in zip(over, under, strict=True)]
+    return f"{statistics.median(ratios):.3f} (rounds {min(ratios):.3f} to {max(ratios):.3f}, n={len(ratios)})"

@@ -1,0 +1,46 @@
+"""What a run comes to: the answer of `fit`, and how many steps there are."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from relatum.config import TrainConfig
+from relatum.evaluate import Scores
+from relatum.train.record import RunDirectory
+
+
+@dataclass
+class Run:
+    """What `fit` gives back.
+
+    Args:
+        scores: scores of the last epoch by split; empty if the run was interrupted.
+        status: "finished" or "interrupted".
+        steps: optimizer steps done in total.
+        seconds: seconds spent in total, over all sessions of the run.
+        path: the run directory, or None.
+    """
+
+    scores: dict[str, Scores]
+    status: str
+    steps: int
+    seconds: float
+    path: Path | None
+
+
+def steps_per_epoch(batches: int, config: TrainConfig) -> int:
+    """Optimizer steps in an epoch of `batches` micro-batches; the last step may accumulate fewer."""
+    return math.ceil(batches / config.accumulate)
+
+
+def finished_run(directory: RunDirectory, batches: int, config: TrainConfig) -> Run | None:
+    """Return the run in `directory` if it has ended, and not only at a `max_steps` that has been raised since."""
+    goal = config.epochs * steps_per_epoch(batches, config)
+    goal = min(goal, config.max_steps or goal)
+    done = directory.manifest
+    if done.get("status") != "finished" or done["steps"] < goal:
+        return None
+    scores = {split: Scores.from_dict(entry) for split, entry in directory.read_scores().items()}
+    return Run(scores, "finished", done["steps"], done["seconds"], directory.path)

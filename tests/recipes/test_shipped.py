@@ -1,0 +1,155 @@
+"""Every shipped recipe is built as it is, apart from sizes, and trains two steps."""
+
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+import relatum.recipes
+from relatum import create_model
+from relatum.errors import ConfigError
+from relatum.recipes.catalog import copy_recipe, find_recipe, list_recipes
+from relatum.recipes.classification import build, run
+from relatum.train import Display
+
+FAMILIES = (
+    "cifar10-lt-100",
+    "cifar100-lt-100",
+    "cifar100-lt-200",
+    "imagenet-lt-resnet10",
+    "imagenet-lt-resnet50",
+    "inaturalist18-resnet50",
+    "long-tail",
+    "places-lt-resnet152",
+    "shapes-lt",
+    "tiny-imagenet-lt",
+)
+VARIANTS = ("", "/balanced-softmax", "/cross-entropy")
+NAMES = [family + variant for family in FAMILIES for variant in VARIANTS]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Tiny stand-ins of every layout, with the layout's own number of classes where the recipe fixes it."""
+    root = tmp_path_factory.mktemp("data")
+    rng = np.random.default_rng(0)
+    for name, classes, keys in (("cifar-100-python", 100, "fine_labels"), ("cifar-10-batches-py", 10, "labels")):
+        folder = root / name
+        folder.mkdir()
+        labels = np.repeat(np.arange(classes), 2).tolist()
+        content = {"data": rng.integers(0, 256, (len(labels), 3072), dtype=np.uint8), keys: labels}
+        for file in ("train", "test") if classes == 100 else ("data_batch_1", "test_batch"):
+            (folder / file).write_bytes(pickle.dumps(content))
+        meta = {"fine_label_names" if classes == 100 else "label_names": [f"class {k}" for k in range(classes)]}
+        (folder / ("meta" if classes == 100 else "batches.meta")).write_bytes(pickle.dumps(meta))
+    for split in ("train", "val"):
+        for k in range(3):
+            (root / "folder" / split / f"kind{k}").mkdir(parents=True)
+            for i in range(4):
+                pixels = rng.integers(0, 256, (40, 36, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(root / "folder" / split / f"kind{k}" / f"{i}.png")
+    for split in ("train", "val"):
+        lines = [f"{split}/kind{k}/{i}.png {k}" for k in range(3) for i in range(4)]
+        (root / f"{split}.txt").write_text("\n".join(lines) + "\n")
+    return root
+
+
+def small(config, data):
+    """The same recipe on small data: only sizes, places and lengths change."""
+    kind = config.data.kind
+    places = {
+        "list": {
+            "root": str(data / "folder"),
+            "train_list": str(data / "train.txt"),
+            "val_list": str(data / "val.txt"),
+        },
+        "cifar10": {"root": str(data)},
+        "cifar100": {"root": str(data)},
+        "shapes": {},
+    }.get(kind, {"root": str(data / "folder")})
+    sizes = {"image_size": 32, "batch_size": 8, "workers": 0}
+    if config.data.long_tail != "none":
+        sizes |= {"largest": 2, "imbalance": 2.0}
+    changed = replace(config.data, **places, **sizes)
+    train = replace(config.train, epochs=2, warmup_epochs=min(config.train.warmup_epochs, 1.0), max_steps=2)
+    model = config.model
+    if model.freeze != "none":
+        weights = data / f"{model.name}.safetensors"
+        if not weights.exists():
+            save_file(create_model(model.name, 3).state_dict(), weights)
+        model = replace(model, weights=str(weights))
+    return replace(config, data=changed, train=train, model=model)
+
+
+def test_the_list_of_recipes_is_complete():
+    files = list(Path(relatum.recipes.__file__).parent.rglob("*.toml"))
+    assert len(files) == len(NAMES) == 30
+    assert sorted(recipe.name for recipe in list_recipes()) == sorted(NAMES)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", NAMES)
+def test_recipe_trains_two_steps(name, data, tmp_path):
+    config = small(find_recipe(name).config(), data)
+    done = run(config, name, tmp_path / "run", Display(quiet=True))
+    assert done.status == "finished" and done.steps == 2
+    assert done.scores and all(0 <= scores.top1 <= 1 for scores in done.scores.values())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_headers_say_what_a_reader_needs(name):
+    head = [line for line in find_recipe(name).text.splitlines() if line.startswith("#")]
+    assert f"# command:   relatum train {name}" in "\n".join(head)
+    assert any(line.startswith("# hardware:") for line in head)
+    assert any(line.startswith("# published:") for line in head)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_variants_differ_in_the_method_only(family):
+    full, balanced, plain = (find_recipe(family + variant).config() for variant in VARIANTS)
+    assert (full.relation.name, full.objective.name) == ("batchformer", "balanced-softmax")
+    assert (balanced.relation.name, balanced.objective.name) == ("none", "balanced-softmax")
+    assert (plain.relation.name, plain.objective.name) == ("none", "cross-entropy")
+    assert full.data == balanced.data == plain.data
+    assert full.train == balanced.train == plain.train and full.model == plain.model
+
+
+@pytest.mark.parametrize(("name", "steps", "warm"), [("cifar100-lt-100", 21, 38), ("cifar100-lt-200", 18, 44)])
+def test_cifar_lengths_are_the_published_iterations(name, steps, warm):
+    config = find_recipe(name).config()
+    total = {100: 10_847, 200: 9_502}[int(config.data.imbalance)]
+    assert total // config.data.batch_size == steps
+    assert abs(config.train.epochs * steps - 13_000) <= steps
+    assert config.train.warmup_epochs == warm and abs(warm * steps - 800) <= steps
+    assert config.train.lr * config.train.warmup_start == 0.05
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("layers", [2, 16])
+@pytest.mark.parametrize("shared", [True, False])
+def test_ablations_of_the_paper_are_overrides(layers, shared, data):
+    config = small(find_recipe("cifar100-lt-100").config(), data)
+    relation = replace(config.relation, layers=layers, shared_classifier=shared)
+    task, loaders = build(replace(config, relation=relation))
+    task.train()
+    output = task(next(iter(loaders.train.epoch(0))))
+    assert len(task.relation.module[0].layers) == layers
+    assert ("loss/plain" in output) == shared and torch.isfinite(output["loss"])
+
+
+def test_a_copied_recipe_is_complete_and_trains_the_same(tmp_path):
+    path = copy_recipe("long-tail/cross-entropy", tmp_path)
+    assert find_recipe(str(path)).config() == find_recipe("long-tail/cross-entropy").config()
+    assert "extends" not in path.read_text()
+    with pytest.raises(ConfigError, match="exists already"):
+        copy_recipe("long-tail/cross-entropy", tmp_path)
+
+
+def test_an_unknown_recipe_names_the_nearest():
+    with pytest.raises(ConfigError, match="did you mean 'cifar100-lt-100'"):
+        find_recipe("cifar100-lt-10")
