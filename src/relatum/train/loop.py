@@ -275,7 +275,7 @@ class _Trainer:
             class_names=list(self.loaders.prior.names),
             class_counts=self.loaders.prior.counts.tolist(),
             relation_batch=self.loaders.train.batch_size if self.task.relation_batch_matters else None,
-            parameters=sum(p.numel() for p in self.task.model.parameters()),
+            parameters=self.task.deployed_parameters,
             selection="last epoch",
             device=str(self.device),
             precision=self.precision,

@@ -45,6 +45,11 @@ class Task(nn.Module):
         """Called once, after the first backward pass and before the first step."""
 
     @property
+    def deployed_parameters(self) -> int:
+        """Parameters of the model that is shipped."""
+        return sum(p.numel() for p in self.model.parameters())
+
+    @property
     def relation_batch_matters(self) -> bool:
         """Whether the samples of a micro-batch influence each other, so that splitting it changes the mathematics."""
         return False
@@ -132,6 +137,12 @@ class ClassificationTask(Task):
         if self.relation is not None:
             self.relation.check_optimizer(optimizer)
             self.relation.check_gradients()
+
+    @property
+    def deployed_parameters(self) -> int:
+        """Parameters of the plain model: the relation stays at home."""
+        own = 0 if self.relation is None else sum(p.numel() for p in self.relation.module.parameters())
+        return super().deployed_parameters - own
 
     @property
     def relation_batch_matters(self) -> bool:
