@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import tomllib
 import warnings
 from collections.abc import Iterator
 from contextlib import redirect_stdout
@@ -17,7 +18,8 @@ import torch
 from relatum import config
 from relatum.cli import VERBS
 from relatum.config import RunConfig
-from relatum.recipes.catalog import find_recipe
+from relatum.config_files import from_dict
+from relatum.recipes.catalog import find_recipe, list_recipes
 
 FOLDER = Path(__file__).parents[1] / "docs"
 PAGES = sorted(FOLDER.glob("*.md"))
@@ -131,13 +133,33 @@ def test_paths_in_the_repository_exist(page: Path) -> None:
 @by_page
 def test_verbs_recipes_and_settings_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    for verb in re.findall(r"(?:`|^|\$ )relatum ([a-z]+)\b", text, re.MULTILINE):
+    for verb in re.findall(r"(?:`|\$ )relatum ([a-z]+)\b", text):
         assert verb in VERBS, f"{page.name}: relatum {verb}"
-    for recipe in re.findall(r"relatum (?:train|recipes show|recipes copy) ([a-z][\w/-]*)(?![\w.])", text):
-        find_recipe(recipe)
+    for recipe in re.findall(r"relatum (?:train|recipes show|recipes copy) ([^\s`]+)", text):
+        if recipe.islower() and not recipe.endswith(".toml"):  # upper case stands for a name of the reader's
+            find_recipe(recipe)
     rooms = {f.name: f.default_factory for f in fields(RunConfig) if f.default_factory is not MISSING}
-    for room, key in re.findall(r"--(\w+)\.([\w-]+)", text):
+    for room, key in re.findall(r"--(\w+)\.(?:no-)?([\w-]+)", text):
         assert key.replace("-", "_") in {f.name for f in fields(rooms[room])}, f"{page.name}: --{room}.{key}"  # type: ignore[arg-type]
+
+
+def test_the_table_of_recipes_is_complete() -> None:
+    section = (FOLDER / "recipes.md").read_text(encoding="utf-8").split("## Which one")[1].split("\n## ")[0]
+    written = re.findall(r"^\| `([\w-]+)` \|", section, re.MULTILINE)
+    assert sorted(written) == [recipe.name for recipe in list_recipes() if "/" not in recipe.name]
+
+
+def test_recipe_files_on_the_pages_are_valid() -> None:
+    tables = [
+        match[2] for page in PAGES for match in FENCE.finditer(page.read_text(encoding="utf-8")) if match[1] == "toml"
+    ]
+    assert tables
+    for text in tables:
+        table = tomllib.loads(text)
+        parent = table.pop("extends", None)
+        if parent is not None:
+            find_recipe(parent.removesuffix(".toml"))
+        from_dict(table, "documentation")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ Nothing heavy is imported before a verb is known, so that `relatum --help` answe
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -15,12 +16,12 @@ from relatum.errors import ConfigError, RelatumError, suggest
 
 VERBS = {
     "demo": "train three small models on a generated long-tailed world and compare them",
-    "inspect": "look at a folder, CSV or CIFAR directory before training: counts, rare classes, bad files, advice",
+    "inspect": "look at images before training: counts, rare classes, bad files, advice",
     "recipes": "list the recipes; show or copy one",
     "train": "train a recipe on your data; rerunning the same command resumes",
-    "evaluate": "score a trained run again, with other shot rules or post-hoc corrections",
+    "evaluate": "score a trained run again, with other shot rules or corrections",
     "predict": "classify image files or folders with a trained run",
-    "report": "one HTML page about one or several runs",
+    "report": "write one HTML page about one or several runs",
     "export": "write the plain model for others: timm folder, torch.export, ONNX",
 }
 EXIT_USER_ERROR = 2
@@ -30,33 +31,47 @@ EXIT_INTERRUPTED = 130
 def main(argv: list[str] | None = None) -> int:
     """Run a verb and return the exit code; errors that a user can mend are one message and code 2."""
     args = sys.argv[1:] if argv is None else argv
-    warnings.showwarning = _show_warning
     if not args or args[0] in ("-h", "--help", "help"):
         print(overview())
         return 0
     if args[0] in ("-V", "--version"):
         print(f"relatum {__version__}")
         return 0
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        return _run(args[0], args[1:])
+
+
+def _run(name: str, args: list[str]) -> int:
     try:
-        return _verb(args[0])(args[1:]) or 0
-    except RelatumError as error:
-        print(f"relatum: error: {error}", file=sys.stderr)
-        return EXIT_USER_ERROR
+        code = _verb(name)(args) or 0
+        sys.stdout.flush()  # here, so that a full disk or a closed pipe is met inside this try
+        return code
+    except SystemExit as stop:  # tyro has shown a help page (0) or an error (2)
+        return stop.code if isinstance(stop.code, int) else EXIT_USER_ERROR if stop.code else 0
     except KeyboardInterrupt:
         print("relatum: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        sys.stderr.close()
+        _silence_stdout()
         return 0
+    except Exception as error:
+        message = _words(error)
+        if message is None:
+            raise
+        print(f"relatum: error: {message}", file=sys.stderr)
+        return EXIT_USER_ERROR
 
 
 def overview() -> str:
     """The text of `relatum --help`."""
     verbs = "\n".join(f"  {name:<10}{words}" for name, words in VERBS.items())
     return (
-        f"relatum {__version__}: train on scarce, imbalanced images; samples learn from each other while training.\n\n"
+        f"relatum {__version__}: train on scarce, imbalanced images; samples learn from each\n"
+        "other while training.\n\n"
         f"usage: relatum VERB ...\n\n{verbs}\n\n"
-        "relatum VERB --help explains a verb. Start with: relatum demo, or: relatum inspect YOUR_FOLDER"
+        "relatum VERB --help explains a verb.\n"
+        "Start with: relatum demo, or: relatum inspect YOUR_FOLDER"
     )
 
 
@@ -69,9 +84,30 @@ def _verb(name: str) -> Callable[[list[str]], int | None]:
     return function
 
 
+def _words(error: Exception) -> str | None:
+    """What to say of an error that lies with the user's input or machine; None for one that is ours."""
+    if isinstance(error, RelatumError):
+        return str(error)
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "can't allocate" in str(error):
+        return "out of memory; lower --data.batch-size or --data.image-size, or set --data.memory never."
+    if isinstance(error, OSError):
+        place = f"{error.filename}: " if error.filename else ""
+        return f"{place}{error.strerror or error}."
+    return None
+
+
+def _silence_stdout() -> None:
+    """Whoever read our output has left: let Python's last flush go nowhere instead of complaining."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-    """Show our own warnings as one line; a stranger's deprecation is not the user's business here."""
-    if issubclass(category, UserWarning):
+    """Show our own warnings as one line; what other packages grumble is not the user's business here."""
+    issuer = sys._getframe(1)
+    while issuer.f_back is not None and issuer.f_globals.get("__name__") == "warnings":
+        issuer = issuer.f_back
+    ours = str(issuer.f_globals.get("__name__", "")).partition(".")[0] == "relatum"
+    if ours and issubclass(category, UserWarning):
         print(f"relatum: warning: {message}", file=sys.stderr)
 
 

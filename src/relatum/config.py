@@ -126,8 +126,6 @@ class RelationConfig:
     """Learning rate of the relation over that of the model."""
     weight_decay: float = ranged(-1.0, -1.0)
     """Weight decay of the relation; -1 means that of the model."""
-    gather: bool = False
-    """Relate the samples of all processes, not only of this one."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +147,7 @@ class ObjectiveConfig:
     margin: float = ranged(0.5, 0.0)
     """Largest margin of ldam."""
     scale: float = ranged(30.0, 0.0)
-    """Logit scale of ldam; the cosine classifier then has scale 1."""
+    """Logit scale of ldam; must equal that of the cosine classifier, model.scale."""
     drw_start: float = ranged(1.0, 0.0, 1.0)
     """Deferred re-weighting: effective-number class weights from this share of the epochs on; 1 is off."""
 

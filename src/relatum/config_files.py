@@ -104,7 +104,16 @@ def _coerce(value: Any, hint: Any, where: str) -> Any:
     harmless = hint is float and isinstance(value, int)
     if not (isinstance(value, hint) or harmless) or (isinstance(value, bool) and hint is not bool):
         raise ConfigError(f"{where} must be of type {hint.__name__}, not {value!r}.")
+    if hint is str:
+        _require_text(value, where)
     return _finite(value, where) if hint is float else value
+
+
+def _require_text(value: str, where: str) -> None:
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:  # a file name in another encoding; a recipe file could not hold it
+        raise ConfigError(f"{where} is {value!r}, which is not valid UTF-8; rename the file or folder.") from error
 
 
 def _finite(value: float, where: str) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -9,7 +10,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Literal, TextIO
 
-from relatum.errors import ConfigError, suggest
+from relatum.errors import ConfigError, RelatumError, suggest
 
 Prediction = tuple[Path, list[tuple[str, float]]]
 PredictionFormat = Literal["table", "csv", "json"]
@@ -30,6 +31,24 @@ def write_predictions(rows: Iterable[Prediction], format: PredictionFormat, stre
     if format not in _WRITERS:
         raise ConfigError(f"unknown prediction format '{format}'; {suggest(format, _WRITERS)}")
     _WRITERS[format](iter(rows), stream)
+
+
+def save_predictions(rows: Iterable[Prediction], format: PredictionFormat, path: Path) -> None:
+    """Write predictions to the file `path`, whole or not at all: an image that cannot be read leaves no part of it."""
+    # A pipe or a device cannot be replaced by a finished file; it is written to directly.
+    direct = path.exists() and not path.is_file()
+    target = path if direct else path.with_name(f".{path.name}.part")
+    try:
+        with target.open("w", encoding="utf-8", newline="") as stream:
+            write_predictions(rows, format, stream)
+        if not direct:
+            target.replace(path)
+    except OSError as error:
+        raise RelatumError(f"cannot write {path}: {error.strerror}. Choose another file with --out.") from error
+    finally:
+        if not direct:
+            with contextlib.suppress(OSError):
+                target.unlink(missing_ok=True)
 
 
 def _write_table(rows: Iterator[Prediction], stream: TextIO) -> None:

@@ -140,12 +140,13 @@ class ClassPrior:
 def _checked_counts(counts: Sequence[int] | npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     try:
         values = np.asarray(counts)
-        values.astype(np.float64)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"class counts must be whole numbers, one per class ({error}).") from error
+    except ValueError as error:  # lists of unequal lengths
+        raise DataError("class counts must be whole numbers, one per class.") from error
     if values.ndim != 1 or values.size == 0:
         raise DataError(f"class counts must be a list of one number per class, not of shape {values.shape}.")
-    if not np.all(np.isfinite(values)) or np.any(values < 0) or np.any(values != np.floor(values)):
+    if values.dtype.kind not in "iubf" or not np.all(np.isfinite(values)):
+        raise DataError(f"class counts must be whole numbers, not {values.tolist()[:5]}.")
+    if np.any(values < 0) or np.any(values != np.floor(values)):
         raise DataError("class counts must be whole numbers of zero or more.")
     if values.sum() == 0:
         raise DataError("all class counts are zero; there is nothing to learn from.")

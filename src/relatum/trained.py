@@ -15,14 +15,13 @@ from torch import Tensor, nn
 
 from relatum.config import ModelConfig
 from relatum.config_files import from_dict
+from relatum.data.folder import IMAGE_SUFFIXES
 from relatum.data.preprocess import Preprocess
 from relatum.data.source import FileSource
 from relatum.errors import CheckpointError, DataError
 from relatum.models import create_model
 from relatum.models.outputs import as_logits
 from relatum.train.checkpoint import State, latest_checkpoint, load_checkpoint
-
-IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm")
 
 
 @dataclass(frozen=True)
@@ -105,9 +104,9 @@ def image_files(places: Sequence[Path | str]) -> list[Path]:
     found: list[Path] = []
     for place in map(Path, places):
         if place.is_dir():
-            inside = sorted(p for p in place.rglob("*") if p.suffix.lower() in IMAGE_ENDINGS)
+            inside = sorted(p for p in place.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
             if not inside:
-                raise DataError(f"there are no images in {place}; known endings: {' '.join(IMAGE_ENDINGS)}.")
+                raise DataError(f"there are no images in {place}; known endings: {' '.join(IMAGE_SUFFIXES)}.")
             found += inside
         elif place.is_file():
             found.append(place)

@@ -1,28 +1,39 @@
-"""What each verb takes and does. Arguments are declared by signatures; tyro parses them."""
+"""What each verb takes and does. Arguments are declared by signatures, positional-only ones without a `--name`."""
 
 from __future__ import annotations
 
+import contextlib
 import json as json_format
+import shlex
 import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
 
-from relatum.config import EvalConfig, RunConfig
+from relatum.arguments import call, override
+from relatum.config import EvalConfig
 from relatum.config_files import check
-from relatum.errors import ConfigError, RelatumError
+from relatum.errors import ConfigError, DataError, suggest
 
-Paths = Annotated[tuple[Path, ...], tyro.conf.Positional]
-OnePath = Annotated[Path, tyro.conf.Positional]
+Run = Annotated[Path, tyro.conf.arg(metavar="RUN")]
+Runs = Annotated[tuple[Path, ...], tyro.conf.arg(metavar="RUN ...", help_behavior_hint="(required)")]
+Images = Annotated[tuple[Path, ...], tyro.conf.arg(metavar="IMAGE ...", help_behavior_hint="(required)")]
+RecipeName = Annotated[str, tyro.conf.arg(metavar="RECIPE")]
+MaybePath = Annotated[Path | None, tyro.conf.arg(metavar="PATH", help_behavior_hint="")]
+Flag = Annotated[bool, tyro.conf.arg(help_behavior_hint="")]
 ShotRule = Literal["standard", "oltr", "mislas", "prior-lt", "cifar10", "thirds"]
+Format = Literal["table", "csv", "json"]
+ExportFormat = Literal["safetensors", "torch-export", "onnx"]
+EXIT_INTERRUPTED = 130
 
 
-def demo(args: list[str]) -> None:
+def demo(args: list[str]) -> int:
     """`relatum demo`."""
 
-    def run(out: Path = Path("runs/demo"), seed: int = 0, epochs: int = 0) -> None:
+    def run(out: Path = Path("runs/demo"), seed: int = 0, epochs: int = 0) -> int:
         """Train a small ResNet three times on a generated long-tailed world: plain, balanced, balanced + BatchFormer.
 
         Args:
@@ -33,15 +44,18 @@ def demo(args: list[str]) -> None:
         from relatum.recipes.demo import run_demo
 
         page = run_demo(out, seed, epochs, Console())
+        if page is None:
+            return EXIT_INTERRUPTED
         print(page)
+        return 0
 
-    tyro.cli(run, prog="relatum demo", args=args)
+    return call(run, "relatum demo", args)
 
 
 def inspect(args: list[str]) -> None:
     """`relatum inspect PATH`."""
 
-    def run(path: OnePath, json: bool = False, plot: Path = Path("class-counts.png"), workers: int = 2) -> None:
+    def run(path: Path, /, json: Flag = False, plot: Path = Path("class-counts.png"), workers: int = 2) -> None:
         """Count classes, find rare ones, broken and duplicate files, and say what to do.
 
         Args:
@@ -53,18 +67,21 @@ def inspect(args: list[str]) -> None:
         from relatum.data.inspect import inspect_data
         from relatum.data.inspect_view import plot_counts, render
 
-        found = inspect_data(path, workers=workers)
+        if workers < 1:
+            raise ConfigError(f"--workers is {workers}; it must be at least 1.")
+        with _bar("reading images") as show:
+            found = inspect_data(path, workers=workers, progress=show)
         if json:
             print(json_format.dumps(found.to_dict(), indent=1))
             return
         render(found, Console())
         print(f"plot: {plot_counts(found, plot)}")
 
-    tyro.cli(run, prog="relatum inspect", args=args)
+    call(run, "relatum inspect", args)
 
 
 def recipes(args: list[str]) -> None:
-    """`relatum recipes [list | show NAME | copy NAME [TARGET]]`."""
+    """`relatum recipes [list | show RECIPE | copy RECIPE [TARGET]]`."""
     from relatum.recipes.catalog import copy_recipe, find_recipe, list_recipes
 
     def list_all() -> None:
@@ -74,45 +91,65 @@ def recipes(args: list[str]) -> None:
         for recipe in known:
             print(f"{recipe.name:<{width}}  {recipe.title}")
 
-    def show(name: Annotated[str, tyro.conf.Positional]) -> None:
-        """Print a recipe file."""
+    def show(name: RecipeName, /) -> None:
+        """Print a recipe file.
+
+        Args:
+            name: a name from `relatum recipes`.
+        """
         print(find_recipe(name).text, end="")
 
-    def copy(
-        name: Annotated[str, tyro.conf.Positional], target: Annotated[Path, tyro.conf.Positional] = Path()
-    ) -> None:
-        """Copy a recipe to edit it; train it with: relatum train FILE.toml."""
-        print(copy_recipe(name, target))
+    def copy(name: RecipeName, target: Annotated[Path, tyro.conf.arg(metavar="[TARGET]")] = Path(), /) -> None:
+        """Copy a recipe to edit it; train it with: relatum train FILE.toml.
 
-    known: dict[str, Any] = {"list": list_all, "show": show, "copy": copy}
-    tyro.extras.subcommand_cli_from_dict(known, prog="relatum recipes", args=args or ["list"])
+        Args:
+            name: a name from `relatum recipes`.
+            target: new file, or a folder for it.
+        """
+        copied = copy_recipe(name, target)
+        print(f"{copied}\nnext: relatum train {shlex.quote(str(copied))}")
+
+    known: dict[str, Callable[..., None]] = {"list": list_all, "show": show, "copy": copy}
+    word, rest = (args[0], args[1:]) if args else ("list", [])
+    if word in known:
+        call(known[word], f"relatum recipes {word}", rest)
+    elif word in ("-h", "--help"):
+        tyro.extras.subcommand_cli_from_dict(known, prog="relatum recipes", args=["--help"])
+    else:
+        raise ConfigError(f"unknown word '{word}' after relatum recipes; {suggest(word, known)}")
 
 
 def train(args: list[str]) -> int:
     """`relatum train RECIPE [--data.root PATH ...]`."""
     from relatum.recipes.catalog import find_recipe
 
-    if not args or args[0].startswith("-"):
+    if args and args[0] in ("-h", "--help"):
         print(
             "usage: relatum train RECIPE [--data.root PATH] [--KEY VALUE ...]\n\n"
-            "RECIPE is a name from `relatum recipes` or a TOML file of yours.\n"
-            "relatum train RECIPE --help lists every setting. Example:\n"
+            "RECIPE is a name from `relatum recipes` or a TOML file of yours; it comes first.\n"
+            "relatum train RECIPE --help lists every setting. Rerunning the same command resumes.\n\n"
             "  relatum train long-tail --data.root photos/ --train.epochs 60"
         )
-        return 0 if args else 2
+        return 0
+    if not args or args[0].startswith("-"):
+        raise ConfigError("relatum train needs a recipe first: relatum train RECIPE ... (relatum recipes lists them)")
     recipe = find_recipe(args[0])
-    config = tyro.cli(RunConfig, prog=f"relatum train {args[0]}", default=recipe.config(), args=args[1:])
+    words = f"{recipe.title}\n\nEvery setting can be changed; the defaults are those of the recipe."
+    config = override(recipe.config(), f"relatum train {args[0]}", args[1:], words)
     check(config, "command line")
     out = Path(config.out or f"runs/{recipe.name.replace('/', '-')}-s{config.train.seed}")
 
     from relatum.recipes.classification import run
-    from relatum.report import comparison_table
 
     done = run(config, recipe.name, out)
     if done.status == "interrupted":
-        return 130
-    Console().print(comparison_table({f"{out.name} ({split})": s.to_dict() for split, s in done.scores.items()}))
-    print(f"{out}\nnext: relatum report {out}")
+        return EXIT_INTERRUPTED
+    if done.scores:
+        _print_scores(out, {split: s.to_dict() for split, s in done.scores.items()})
+    else:
+        print("There is no evaluation split (data.val_fraction is 0), so nothing was measured.")
+    place = shlex.quote(str(out))
+    print(f"run:  {out}\nnext: relatum report {place}\n      relatum predict {place} IMAGE ...")
     return 0
 
 
@@ -120,13 +157,14 @@ def evaluate(args: list[str]) -> None:
     """`relatum evaluate RUN`."""
 
     def run(
-        run: OnePath,
+        run: Run,
+        /,
         shot_rule: ShotRule = "standard",
         adjust_tau: float = 0.0,
         tau_norm: float = 0.0,
         bootstrap: int = 1000,
-        data_root: str = "",
-        json: bool = False,
+        data_root: MaybePath = None,
+        json: Flag = False,
     ) -> None:
         """Score a trained run on its evaluation splits.
 
@@ -140,29 +178,26 @@ def evaluate(args: list[str]) -> None:
             json: print all scores as JSON.
         """
         from relatum.recipes.classification import evaluate_run
-        from relatum.report import comparison_table
 
         config = EvalConfig(shot_rule, adjust_tau, tau_norm, bootstrap)
         check(config, "command line")
-        scores = {split: s.to_dict() for split, s in evaluate_run(run, config, data_root).items()}
+        if run.is_file():
+            raise ConfigError(f"{run} is a file; relatum evaluate needs the run directory, which names the data.")
+        scores = {split: s.to_dict() for split, s in evaluate_run(run, config, str(data_root or "")).items()}
+        if not scores:
+            raise DataError(f"{run} was trained without a validation or test split: there is nothing to score it on.")
         if json:
             print(json_format.dumps(scores, indent=1))
         else:
-            Console().print(comparison_table({f"{run.name} ({split})": s for split, s in scores.items()}))
+            _print_scores(run, scores)
 
-    tyro.cli(run, prog="relatum evaluate", args=args)
+    call(run, "relatum evaluate", args)
 
 
 def predict(args: list[str]) -> None:
     """`relatum predict RUN IMAGE...`."""
 
-    def run(
-        run: OnePath,
-        images: Paths,
-        top: int = 3,
-        format: Literal["table", "csv", "json"] = "table",
-        out: Path | None = None,
-    ) -> None:
+    def run(run: Run, images: Images, /, top: int = 3, format: Format = "table", out: MaybePath = None) -> None:
         """Classify image files, or all images in folders.
 
         Args:
@@ -172,30 +207,28 @@ def predict(args: list[str]) -> None:
             format: how to print.
             out: write to this file instead of standard output.
         """
-        from relatum.predictions import write_predictions
+        from relatum.predictions import save_predictions, write_predictions
         from relatum.trained import image_files, load
 
-        if top < 1 or not images:
-            raise ConfigError("predict needs at least one image, and --top of at least 1.")
+        if top < 1:
+            raise ConfigError(f"--top is {top}; it must be at least 1.")
         paths = image_files(images)
         rows = load(run).predict_files(paths, top)
-        if out is None:
-            write_predictions(rows, format, sys.stdout)
+        if out is not None:
+            save_predictions(_tracked(rows, len(paths)), format, out)
+            print(out)
             return
-        try:
-            with out.open("w", encoding="utf-8", newline="") as stream:
-                write_predictions(rows, format, stream)
-        except OSError as error:
-            raise RelatumError(f"cannot write {out}: {error.strerror}.") from error
-        print(out)
+        # A bar and rows on the same terminal would overwrite each other; a table comes when all is done.
+        mixed = format != "table" and sys.stdout.isatty()
+        write_predictions(rows if mixed else _tracked(rows, len(paths)), format, sys.stdout)
 
-    tyro.cli(run, prog="relatum predict", args=args)
+    call(run, "relatum predict", args)
 
 
 def report(args: list[str]) -> None:
     """`relatum report RUN...`."""
 
-    def run(runs: Paths, out: Path | None = None) -> None:
+    def run(runs: Runs, /, out: MaybePath = None) -> None:
         """Write one self-contained HTML page about one or several runs.
 
         Args:
@@ -204,17 +237,24 @@ def report(args: list[str]) -> None:
         """
         from relatum.report import report as write_report
 
-        if not runs:
-            raise ConfigError("report needs at least one run directory.")
         print(write_report(list(runs), out))
 
-    tyro.cli(run, prog="relatum report", args=args)
+    call(run, "relatum report", args)
 
 
 def export(args: list[str]) -> None:
     """`relatum export RUN OUT`."""
 
-    def run(run: OnePath, out: OnePath, formats: tuple[str, ...] = ("safetensors", "torch-export", "onnx")) -> None:
+    def run(
+        run: Run,
+        out: Annotated[Path, tyro.conf.arg(metavar="OUT")],
+        /,
+        formats: Annotated[tuple[ExportFormat, ...], tyro.conf.arg(metavar="FORMAT ...")] = (
+            "safetensors",
+            "torch-export",
+            "onnx",
+        ),
+    ) -> None:
         """Write the plain model for people who do not have relatum, and check that it answers the same.
 
         Args:
@@ -227,6 +267,36 @@ def export(args: list[str]) -> None:
 
         for entry in export_model(load(run), out, formats):
             checked = "" if entry.max_difference is None else f"  largest logit difference {entry.max_difference:.1e}"
-            print(f"{entry.format:<13}{entry.path}{checked}" + (f"\n{'':<13}{entry.note}" if entry.note else ""))
+            print(f"{entry.format:<14}{entry.path}{checked}" + (f"\n{'':<14}{entry.note}" if entry.note else ""))
 
-    tyro.cli(run, prog="relatum export", args=args)
+    call(run, "relatum export", args)
+
+
+def _print_scores(run: Path, scores: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print a row per split, with the post-hoc correction if there was one."""
+    from relatum.report import comparison_table
+
+    def row(split: str, entry: Mapping[str, Any]) -> str:
+        words = entry.get("adjustment", "none")
+        return f"{run.resolve().name} ({split})" if words == "none" else f"{run.resolve().name} ({split}, {words})"
+
+    Console().print(comparison_table({row(split, entry): entry for split, entry in scores.items()}))
+
+
+@contextlib.contextmanager
+def _bar(title: str) -> Iterator[Callable[[int, int], None]]:
+    """Give a function `show(done, total)` that moves a bar on standard error; silent where that is no terminal."""
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        job = progress.add_task(title, total=None)
+        yield lambda done, total: progress.update(job, completed=done, total=total)
+
+
+def _tracked(rows: Iterable[Any], total: int) -> Iterator[Any]:
+    """Pass `rows` on with a bar."""
+    with _bar("classifying") as show:
+        for done, row in enumerate(rows, 1):
+            show(done, total)
+            yield row

@@ -61,7 +61,7 @@ def test_mean_equals_the_objective_on_repeated_targets_also_when_it_weighs_class
     built, batch = _related(objective), _batch()
     with torch.no_grad():
         whole = objective(built.model(batch.inputs), built.relation.targets(batch.targets))
-    assert float(built(batch)["loss"]) == pytest.approx(float(whole), rel=1e-9)
+    assert float(built(batch)["loss"].detach()) == pytest.approx(float(whole), rel=1e-9)
 
 
 @pytest.mark.parametrize(("streams", "weights"), [("released", (1.5, 1.5)), ((0.3, 2.0), (0.3, 2.0)), ((1, 0), (1, 0))])
@@ -69,7 +69,7 @@ def test_named_and_custom_stream_weights(streams, weights):
     built, batch = _related(streams=streams), _batch()
     plain, related = _reference(built, batch)
     expected = weights[0] * float(plain.mean()) + weights[1] * float(related.mean())
-    assert float(built(batch)["loss"]) == pytest.approx(expected, rel=1e-12)
+    assert float(built(batch)["loss"].detach()) == pytest.approx(expected, rel=1e-12)
 
 
 def test_unknown_stream_weights_are_a_config_error():
@@ -85,7 +85,7 @@ def test_without_shared_classifier_there_is_one_stream():
         logits = built.model(batch.inputs)
     assert logits.shape == (len(batch), K)
     expected = CrossEntropy()(logits, batch.targets)
-    assert float(output["loss"]) == pytest.approx(float(expected), rel=1e-12)
+    assert float(output["loss"].detach()) == pytest.approx(float(expected), rel=1e-12)
     assert set(output) == {"loss", "logits", "loss/related", "accuracy/related"}
     assert torch.equal(output["logits"], logits)
 
@@ -93,7 +93,7 @@ def test_without_shared_classifier_there_is_one_stream():
 def test_without_relation_the_loss_is_the_objective():
     built, batch = task(model=Smooth()).train(), _batch()
     output = built(batch)
-    assert float(output["loss"]) == float(CrossEntropy()(built.model(batch.inputs), batch.targets))
+    assert float(output["loss"].detach()) == float(CrossEntropy()(built.model(batch.inputs), batch.targets))
     expected = (built.model(batch.inputs).argmax(1) == batch.targets).double().mean()
     assert float(output["accuracy"]) == pytest.approx(float(expected))
     assert not built.relation_batch_matters
@@ -126,7 +126,7 @@ def test_in_evaluation_mode_there_is_the_plain_stream_only():
     built, batch = _related().eval(), _batch()
     output = built(batch)
     assert output["logits"].shape == (len(batch), K)
-    assert float(output["loss"]) == pytest.approx(float(output["loss/plain"]), rel=1e-12)
+    assert float(output["loss"].detach()) == pytest.approx(float(output["loss/plain"]), rel=1e-12)
     assert "loss/related" not in output
 
 

@@ -35,12 +35,13 @@ def read_folder(root: str | Path, class_names: Sequence[str] | None = None) -> d
     base = Path(root)
     if not base.is_dir():
         raise DataError(f"data folder not found: {base}. Give the folder that holds one folder of images per class.")
-    folders = _split_folders(base)
-    names = list(class_names) if class_names is not None else _sorted_names(_class_folders(folders["train"]))
+    folders = split_folders(base)
+    names = list(class_names) if class_names is not None else sorted_names(class_folders(folders["train"]))
     return {split: _read_split(folder, names, split) for split, folder in folders.items()}
 
 
-def _split_folders(base: Path) -> dict[str, Path]:
+def split_folders(base: Path) -> dict[str, Path]:
+    """Return the folder of each split; all is "train" where there are no split folders."""
     found: dict[str, Path] = {}
     for split, spellings in SPLIT_FOLDERS.items():
         # a folder `train` without folders inside holds pictures of trains: it is a class, not a split
@@ -62,7 +63,8 @@ def _subfolders(folder: Path) -> list[str]:
         return [e.name for e in entries if e.is_dir() and not e.name.startswith(".") and e.name != "__MACOSX"]
 
 
-def _class_folders(folder: Path) -> list[str]:
+def class_folders(folder: Path) -> list[str]:
+    """Return the names of the class folders in `folder`, unsorted."""
     names = _subfolders(folder)
     if not names:
         raise DataError(
@@ -72,7 +74,8 @@ def _class_folders(folder: Path) -> list[str]:
     return names
 
 
-def _sorted_names(names: list[str]) -> list[str]:
+def sorted_names(names: list[str]) -> list[str]:
+    """Sort class names as strings, or as numbers if all are whole numbers."""
     if all(n.isascii() and n.isdigit() for n in names):
         return sorted(names, key=lambda n: (int(n), n))
     return sorted(names)
@@ -82,13 +85,13 @@ def _read_split(folder: Path, names: list[str], split: str) -> FileSource:
     ids = {name: k for k, name in enumerate(names)}
     paths: list[str] = []
     targets: list[int] = []
-    for name in _sorted_names(_class_folders(folder)):
+    for name in sorted_names(class_folders(folder)):
         if name not in ids:
             raise DataError(
                 f"class folder {folder / name} is not among the {len(names)} known classes; "
                 f"add the class to the training data, or remove or rename the folder: {suggest(name, names)}"
             )
-        images = _images_below(folder / name)
+        images = images_below(folder / name)
         if not images:
             raise DataError(
                 f"class folder {folder / name} holds no images; add some ({', '.join(IMAGE_SUFFIXES[:4])}, ...) "
@@ -99,7 +102,8 @@ def _read_split(folder: Path, names: list[str], split: str) -> FileSource:
     return FileSource(paths, targets, names, name=f"{folder} ({split})")
 
 
-def _images_below(folder: Path) -> list[str]:
+def images_below(folder: Path) -> list[str]:
+    """Return the image files below `folder`, sorted."""
     found: list[str] = []
     for here, folders, files in os.walk(folder, followlinks=True):
         folders[:] = sorted(f for f in folders if not f.startswith("."))

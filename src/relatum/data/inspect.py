@@ -17,7 +17,7 @@ import numpy as np
 
 from relatum.config import DataConfig
 from relatum.data.advice import Finding, advice, find_problems
-from relatum.data.folder import _class_folders, _images_below, _sorted_names, _split_folders
+from relatum.data.folder import class_folders, images_below, sorted_names, split_folders
 from relatum.data.inspect_files import (
     Duplicate,
     ImageNote,
@@ -33,8 +33,8 @@ from relatum.data.inspect_files import (
 )
 from relatum.data.longtail import make_long_tailed
 from relatum.data.source import FileSource, ImageSource
-from relatum.data.splits import _kind, _read
-from relatum.data.tables import _csv_rows, read_csv
+from relatum.data.splits import data_kind, read_splits
+from relatum.data.tables import csv_rows, read_csv
 from relatum.errors import ConfigError, DataError
 from relatum.prior import ClassPrior
 
@@ -248,13 +248,13 @@ def _open_kindly(config: DataConfig) -> tuple[dict[str, ImageSource], EmptyClass
     """Read the splits; where training would refuse over a class, read around it and return the empty classes."""
     empty: EmptyClasses = {}
     try:
-        sources = _read(config)
+        sources = read_splits(config)
     except DataError as refusal:
-        kind = _kind(config)
+        kind = data_kind(config)
         if kind == "folder" and Path(config.root).is_dir() and not config.class_names:
             sources, empty = _folder_with_gaps(Path(config.root))
         elif kind == "csv" and Path(config.root).is_file() and not config.class_names:
-            names = sorted({row[2] for row in _csv_rows(Path(config.root))})
+            names = sorted({row[2] for row in csv_rows(Path(config.root))})
             sources = read_csv(config.root, class_names=names)
         else:
             raise refusal
@@ -267,10 +267,10 @@ def _open_kindly(config: DataConfig) -> tuple[dict[str, ImageSource], EmptyClass
 def _folder_with_gaps(root: Path) -> tuple[dict[str, ImageSource], EmptyClasses]:
     """Read class folders of which some are empty, or are in one split only."""
     listed = {
-        split: {name: _images_below(folder / name) for name in _sorted_names(_class_folders(folder))}
-        for split, folder in _split_folders(root).items()
+        split: {name: images_below(folder / name) for name in sorted_names(class_folders(folder))}
+        for split, folder in split_folders(root).items()
     }
-    names = _sorted_names(list(dict.fromkeys(name for classes in listed.values() for name in classes)))
+    names = sorted_names(list(dict.fromkeys(name for classes in listed.values() for name in classes)))
     ids = {name: k for k, name in enumerate(names)}
     sources: dict[str, ImageSource] = {}
     for split, classes in listed.items():

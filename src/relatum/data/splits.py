@@ -29,7 +29,7 @@ def open_splits(config: DataConfig) -> dict[str, ImageSource]:
     Returns:
         "train" and any of "val" and "test", all with one class map.
     """
-    splits = _read(config)
+    splits = read_splits(config)
     train = make_long_tailed(
         splits["train"], config.long_tail, config.imbalance, config.largest, config.choice, config.subset_seed
     )
@@ -63,8 +63,9 @@ def _held_count(images: int, fraction: float) -> int:
     return min(max(round(images * fraction), 1), images - 1)
 
 
-def _read(config: DataConfig) -> dict[str, ImageSource]:
-    kind = _kind(config)
+def read_splits(config: DataConfig) -> dict[str, ImageSource]:
+    """Read the data as it lies there: no long-tail cut, no hold-out."""
+    kind = data_kind(config)
     names = _read_class_names(config.class_names)
     if kind == "shapes":
         return _read_shapes(config)
@@ -81,7 +82,8 @@ def _read(config: DataConfig) -> dict[str, ImageSource]:
     return read_folder(config.root, names)
 
 
-def _kind(config: DataConfig) -> str:
+def data_kind(config: DataConfig) -> str:
+    """Return the layout of the data; "auto" is resolved by looking at it."""
     if config.kind not in KINDS:
         raise ConfigError(f"unknown data kind '{config.kind}'; {suggest(config.kind, KINDS)}")
     if config.kind != "auto":

@@ -37,7 +37,7 @@ def read_csv(
         The splits in the file ("train", "val", "test"); all rows are "train" without a `split` column.
     """
     table = Path(path)
-    rows = _csv_rows(table)
+    rows = csv_rows(table)
     if not any(row[3] == "train" for row in rows):
         raise DataError(f"{table} has no training rows; give some rows the split 'train'.")
     names, targets = _class_map(table, rows, class_names)
@@ -94,7 +94,8 @@ def read_lists(
     return {split: FileSource(s.paths, s.targets, names, name=s.name) for split, s in sources.items()}
 
 
-def _csv_rows(table: Path) -> list[Row]:
+def csv_rows(table: Path) -> list[Row]:
+    """Return the checked rows of a CSV file."""
     rows: list[Row] = []
     try:
         with table.open(encoding="utf-8-sig", newline="") as file:

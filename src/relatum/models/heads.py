@@ -34,7 +34,7 @@ class CosineClassifier(nn.Module):
     Args:
         in_features: C, the feature width.
         out_features: K, the number of classes.
-        scale: factor of the cosine. 1 for a loss that scales by itself, such as LDAM.
+        scale: factor of the cosine.
     """
 
     def __init__(self, in_features: int, out_features: int, scale: float = 30.0) -> None:

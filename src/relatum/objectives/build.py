@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 
 from relatum.config import ObjectiveConfig
 from relatum.errors import ConfigError, suggest
@@ -29,10 +30,34 @@ def build_objective(config: ObjectiveConfig, prior: ClassPrior) -> Objective:
     """
     if config.name not in OBJECTIVES:
         raise ConfigError(f"unknown objective '{config.name}'; {suggest(config.name, OBJECTIVES)}")
+    _check_options_are_used(config)
     objective = OBJECTIVES[config.name](config, prior)
     if config.drw_start < 1:
         return DeferredReweighting(objective, prior, config.drw_start, config.beta)
     return objective
+
+
+# Options beside label_smoothing and drw_start, which all objectives have.
+_USED = {
+    "cross-entropy": (),
+    "balanced-softmax": ("tau",),
+    "logit-adjusted": ("tau",),
+    "vector-scaling": ("tau", "gamma"),
+    "focal": ("gamma",),
+    "class-balanced": ("beta", "base", "gamma"),
+    "ldam": ("margin", "scale"),
+}
+
+
+def _check_options_are_used(config: ObjectiveConfig) -> None:
+    """Refuse options that the objective would ignore: whoever set one believes that it acts."""
+    used = {"name", "label_smoothing", "drw_start", *_USED[config.name]} | ({"beta"} if config.drw_start < 1 else set())
+    for option in fields(config):
+        if option.name not in used and getattr(config, option.name) != option.default:
+            raise ConfigError(
+                f"objective.{option.name} is set, but '{config.name}' does not use it; leave it out. "
+                f"'{config.name}' uses: {', '.join(sorted(used - {'name'}))}."
+            )
 
 
 def _cross_entropy(config: ObjectiveConfig, prior: ClassPrior) -> Objective:

@@ -13,15 +13,17 @@ from relatum.errors import ConfigError, suggest
 
 @dataclass(frozen=True)
 class Recipe:
-    """One shipped recipe.
+    """One recipe, shipped or the user's.
 
     Args:
         name: how to call it, for example "cifar100-lt-100/cross-entropy".
         path: its TOML file.
+        origin: how errors name it.
     """
 
     name: str
     path: Path
+    origin: str
 
     @property
     def text(self) -> str:
@@ -30,12 +32,13 @@ class Recipe:
 
     @property
     def title(self) -> str:
-        """The first comment line: what it is."""
-        return self.text.splitlines()[0].lstrip("# ").strip()
+        """The first line if it is a comment: what the recipe is; else its name."""
+        first = self.text.partition("\n")[0]
+        return first.lstrip("# ").strip() if first.startswith("#") else self.name
 
     def config(self) -> RunConfig:
         """The settings, with those of the file it extends."""
-        config: RunConfig = from_dict(read_toml(self.path), f"recipe {self.name}")
+        config: RunConfig = from_dict(read_toml(self.path), self.origin)
         return config
 
 
@@ -43,8 +46,8 @@ def list_recipes() -> list[Recipe]:
     """Return all shipped recipes, sorted by name."""
     root = Path(str(resources.files("relatum.recipes")))
     return [
-        Recipe(path.relative_to(root).with_suffix("").as_posix(), path)
-        for path in sorted(root.rglob("*.toml"), key=lambda p: p.with_suffix("").as_posix())
+        Recipe(name, path, f"recipe {name}")
+        for name, path in sorted((p.relative_to(root).with_suffix("").as_posix(), p) for p in root.rglob("*.toml"))
     ]
 
 
@@ -52,11 +55,13 @@ def find_recipe(name: str) -> Recipe:
     """Return the shipped recipe `name`, or the recipe file at that path."""
     if name.endswith(".toml"):
         if not Path(name).is_file():
-            raise ConfigError(f"there is no recipe file {name}.")
-        return Recipe(Path(name).stem, Path(name))
+            raise ConfigError(f"there is no recipe file {name}; relatum recipes copy RECIPE writes one to start from.")
+        return Recipe(Path(name).stem, Path(name), name)
     known = {recipe.name: recipe for recipe in list_recipes()}
     if name not in known:
-        raise ConfigError(f"unknown recipe '{name}'; {suggest(name, known)} (relatum recipes lists them all)")
+        if Path(name).is_dir():
+            raise ConfigError(f"'{name}' is a folder, not a recipe; try: relatum train long-tail --data.root {name}")
+        raise ConfigError(f"unknown recipe '{name}'; {suggest(name, known) or 'relatum recipes lists them all'}")
     return known[name]
 
 

@@ -52,7 +52,10 @@ def run(config: RunConfig, recipe: str, out: Path, display: Display | None = Non
     """Train a recipe in the run directory `out`, or continue it there."""
     check(config, f"recipe {recipe}")
     display = display or Display(recipe)
+    _forget_stillborn(out)
     directory = RunDirectory(out, to_dict(config), to_toml(config))
+    if directory.manifest.get("status") == "finished":
+        display.say(f"{out} is finished already.")
     task, loaders = build(config, display)
     directory.update_manifest(recipe=recipe, command=shlex.join(["relatum", *sys.argv[1:]]))
     values = {
@@ -63,6 +66,17 @@ def run(config: RunConfig, recipe: str, out: Path, display: Display | None = Non
         "preprocess": loaders.preprocess.to_dict(),
     }
     return fit(task, loaders, config.train, out=directory, evaluation=config.evaluate, values=values, display=display)
+
+
+def _forget_stillborn(out: Path) -> None:
+    """Let go of the settings of a run that failed before its first checkpoint.
+
+    Nothing can be continued there, and whoever corrects a mistyped folder or a learning rate must not be refused.
+    """
+    checkpoints = out / "checkpoints"
+    if checkpoints.is_dir() and not any(checkpoints.iterdir()):
+        for name in ("config.json", "metrics.jsonl", "failure.json"):
+            (out / name).unlink(missing_ok=True)
 
 
 def _model_options(config: RunConfig) -> dict[str, Any]:

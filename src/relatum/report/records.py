@@ -170,7 +170,7 @@ def _read(path: Path) -> RunRecord:
     if not all(isinstance(value, dict) for value in scores.values()):
         raise CheckpointError(f"{path / 'scores.json'} does not map splits to scores; run `relatum evaluate` again.")
     name = path.name or path.resolve().name
-    return RunRecord(path, name, _object(path / "manifest.json"), _config(path / "config.toml"), rows, scores, skipped)
+    return RunRecord(path, name, _object(path / "manifest.json"), _settings(path), rows, scores, skipped)
 
 
 def _object(path: Path) -> dict[str, Any]:
@@ -185,6 +185,11 @@ def _object(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} holds no JSON object; rerun the training command, which writes it anew.")
     return value
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    """Settings of a recipe (config.toml), or those that `fit` wrote on its own (config.json)."""
+    return _config(path / "config.toml") or _object(path / "config.json")
 
 
 def _config(path: Path) -> dict[str, Any]:

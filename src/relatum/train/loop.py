@@ -55,12 +55,19 @@ def fit(
     """
     config, evaluation = config or TrainConfig(), evaluation or EvalConfig()
     if out is not None and not isinstance(out, RunDirectory):
-        out = RunDirectory(out, {"train": asdict(config), "evaluate": asdict(evaluation)})
+        settings = {"train": asdict(config), "evaluate": asdict(evaluation)}
+        out = RunDirectory(out, {**settings, "task": task.fingerprint(), "data": _data_fingerprint(loaders)})
     before = None if out is None else finished_run(out, len(loaders.train), config)
     if before is not None:
         return before
     with display or Display() as shown, Interrupts() as interrupts:
         return _Trainer(task, loaders, config, evaluation, out, dict(values or {}), shown).run(interrupts)
+
+
+def _data_fingerprint(loaders: Loaders) -> dict[str, Any]:
+    """Enough of the data to notice that a run directory is used for another."""
+    splits = {split: len(loader.source) for split, loader in loaders.evals.items()}
+    return {"counts": loaders.prior.counts.tolist(), "evals": splits, "batch_size": loaders.train.batch_size}
 
 
 class _Trainer:

@@ -41,6 +41,10 @@ class Task(nn.Module):
         """Optimizer groups; `lr_scale` in a group multiplies the scheduled rate."""
         return weight_decay_groups(self.model.named_parameters(), config.weight_decay, config.decay_all)
 
+    def fingerprint(self) -> dict[str, Any]:
+        """Enough of the task to notice that a run directory is used for another."""
+        return {"task": type(self).__name__, "model": type(self.model).__name__, "parameters": self.deployed_parameters}
+
     def check_first_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Called once, after the first backward pass and before the first step."""
 
@@ -131,6 +135,12 @@ class ClassificationTask(Task):
         for group in related:
             group["lr_scale"] = self.relation_lr_scale
         return weight_decay_groups(host, config.weight_decay, config.decay_all) + related
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Enough of the task to notice that a run directory is used for another."""
+        relation = "none" if self.relation is None else repr(self.relation.spec)
+        settings = {"streams": list(self.stream_weights.values()), "lr_scale": self.relation_lr_scale}
+        return {**super().fingerprint(), "objective": repr(self.objective), "relation": relation, **settings}
 
     def check_first_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Prove that the relation trains: two released systems never trained theirs."""
