@@ -191,7 +191,9 @@ def test_toml_and_dict_round_trips_are_exact(tmp_path_factory, config):
     assert from_dict(to_dict(config), "dict") == config
 
 
-@pytest.mark.parametrize("root", ["C:\\fotos", 'a "quoted" name', "Ünïcode/🦊", "line\nbreak\ttab", "del\x7fete", "nul\x00"])
+@pytest.mark.parametrize(
+    "root", ["C:\\fotos", 'a "quoted" name', "Ünïcode/🦊", "line\nbreak\ttab", "del\x7fete", "nul\x00"]
+)
 def test_awkward_paths_survive(tmp_path, root):
     config = RunConfig(data=DataConfig(root=root))
     assert _read(tmp_path, to_toml(config)) == config
@@ -212,7 +214,9 @@ def test_differences_name_the_flattened_keys():
 
 # -- anything at all ---------------------------------------------------------------------------------------------------
 
-_KEYS = st.sampled_from([f.name for kind in CONFIGS for f in fields(kind)]) | st.text(string.ascii_lowercase, max_size=6)
+_KEYS = st.sampled_from([f.name for kind in CONFIGS for f in fields(kind)]) | st.text(
+    string.ascii_lowercase, max_size=6
+)
 _LEAVES = (
     st.none()
     | st.booleans()

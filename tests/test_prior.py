@@ -39,7 +39,9 @@ def test_boundaries_of_the_count_rules(count, standard, oltr):
     [("mislas", 100, (36, 35, 29)), ("prior-lt", 100, (33, 33, 34)), ("cifar10", 10, (3, 4, 3))],
 )
 def test_position_rules_look_at_the_class_id_only(rule, classes, sizes):
-    rising = ClassPrior(np.arange(1, classes + 1)).shot_groups(rule)  # the rarest class has id 0 and is "many" all the same
+    rising = ClassPrior(np.arange(1, classes + 1)).shot_groups(
+        rule
+    )  # the rarest class has id 0 and is "many" all the same
     assert tuple(rising.sizes().values()) == sizes
     assert np.array_equal(rising.group, np.sort(rising.group))
     falling = ClassPrior(np.arange(classes, 0, -1)).shot_groups(rule)
@@ -48,7 +50,9 @@ def test_position_rules_look_at_the_class_id_only(rule, classes, sizes):
         ClassPrior([1] * 7).shot_groups(rule)
 
 
-@pytest.mark.parametrize(("classes", "sizes"), [(3, (1, 1, 1)), (9, (3, 3, 3)), (10, (4, 3, 3)), (1, (1, 0, 0)), (2, (1, 1, 0))])
+@pytest.mark.parametrize(
+    ("classes", "sizes"), [(3, (1, 1, 1)), (9, (3, 3, 3)), (10, (4, 3, 3)), (1, (1, 0, 0)), (2, (1, 1, 0))]
+)
 def test_thirds_rank_the_classes_by_count(classes, sizes):
     counts = np.random.default_rng(0).permutation(np.arange(1, classes + 1))
     groups = ClassPrior(counts).shot_groups("thirds")

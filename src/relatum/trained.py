@@ -68,7 +68,7 @@ def load(path: Path | str) -> Trained:
     weights = state.part("ema") or state.part("model")
     weights = {name: tensor for name, tensor in weights.items() if not name.startswith("relation.")}
     values = state.values
-    if "model" not in values:
+    if not {"model", "class_names", "preprocess"} <= values.keys():
         raise CheckpointError(
             f"{path} does not say how to build its model (it came from fit() with a model of yours); "
             "build the model yourself and load the tensors named 'model.*' from its safetensors file."

@@ -273,14 +273,24 @@ def export(args: list[str]) -> None:
 
 
 def _print_scores(run: Path, scores: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print a row per split, with the post-hoc correction if there was one."""
+    """Print the table, then a sentence for each split."""
     from relatum.report import comparison_table
 
-    def row(split: str, entry: Mapping[str, Any]) -> str:
-        words = entry.get("adjustment", "none")
-        return f"{run.resolve().name} ({split})" if words == "none" else f"{run.resolve().name} ({split}, {words})"
+    name, console = run.resolve().name, Console()
+    console.print(comparison_table({f"{name} ({split})": entry for split, entry in scores.items()}))
+    for split, entry in scores.items():
+        console.print(f"{split}: {_sentence(entry)}", highlight=False, markup=False)
 
-    Console().print(comparison_table({row(split, entry): entry for split, entry in scores.items()}))
+
+def _sentence(entry: Mapping[str, Any]) -> str:
+    interval, worst, adjustment = entry["interval"], entry["worst_class"], entry["adjustment"]
+    words = [f"{entry['samples']:,} images; top-1 {entry['top1']:.1%}"]
+    if interval is not None:
+        words[0] += f" ({interval['level']:.0%} interval {interval['low']:.1%} to {interval['high']:.1%})"
+    words.append(f"balanced accuracy {entry['balanced_accuracy']:.1%}")
+    if worst is not None:
+        words.append(f"worst class {worst['name']} with {worst['accuracy']:.1%}")
+    return ", ".join(words) + ("" if adjustment == "none" else f"; after training: {adjustment}")
 
 
 @contextlib.contextmanager

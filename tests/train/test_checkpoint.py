@@ -230,7 +230,10 @@ _OPTIMIZERS = {
 def _model_and_optimizer(make):
     torch.manual_seed(1)
     model = nn.Linear(3, 2)
-    groups = [{"params": [model.weight], "lr_scale": 1.0, "weight_decay": 0.1}, {"params": [model.bias], "lr_scale": 0.5}]
+    groups = [
+        {"params": [model.weight], "lr_scale": 1.0, "weight_decay": 0.1},
+        {"params": [model.bias], "lr_scale": 0.5},
+    ]
     return model, make(groups)
 
 

@@ -117,7 +117,9 @@ def test_interrupts_do_nothing_outside_the_main_thread():
 def test_rows_have_the_promised_keys_and_finite_values(tmp_path, relation):
     fit(task(relation=relation), loaders(splits=("val", "test")), TRAIN, out=tmp_path, display=quiet())
     found = rows(tmp_path, speed=True)
-    parts = ["loss/plain", "loss/related", "accuracy/plain", "accuracy/related", "agreement"] if relation else ["accuracy"]
+    parts = (
+        ["loss/plain", "loss/related", "accuracy/plain", "accuracy/related", "agreement"] if relation else ["accuracy"]
+    )
     train = {"kind", "epoch", "step", "loss", "lr", "images_per_second", *parts}
     evals = {"kind", "split", "epoch", "step", "top1", "top5", "many", "medium", "few", "nll", "ece"}
     for row in found:
