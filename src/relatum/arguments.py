@@ -37,13 +37,13 @@ class Declared:
 
 def call(function: Callable[..., T], prog: str, args: list[str]) -> T:
     """Parse `args` by the signature of `function` (positional-only parameters are positional) and call it."""
-    _check(args, _declared_by_signature(function), prog)
+    args = _checked(args, _declared_by_signature(function), prog)
     return tyro.cli(function, prog=prog, args=args, config=(tyro.conf.FlagCreatePairsOff,))
 
 
 def override(config: T, prog: str, args: list[str], description: str) -> T:
     """Return the config dataclass with the values that `args` set, such as `--train.epochs 3`."""
-    _check(args, Declared((), 0, _config_options(config)), prog)
+    args = _checked(args, Declared((), 0, _config_options(config)), prog)
     return tyro.cli(type(config), prog=prog, args=args, default=config, description=description)
 
 
@@ -85,11 +85,11 @@ def _config_options(config: Any, prefix: str = "") -> dict[str, Any]:
     return options
 
 
-def _check(args: list[str], declared: Declared, prog: str) -> None:
-    """Raise a ConfigError about the first word that does not fit; a wish for help passes."""
+def _checked(args: list[str], declared: Declared, prog: str) -> list[str]:
+    """Return `args`; a ConfigError names the first word that does not fit. A wish for help wins over all mistakes."""
     if any(word in ("-h", "--help") for word in args):
-        return
-    words = iter(_split_equals(args))
+        return ["--help"]
+    words = iter(args)
     placed: list[str] = []
     waiting: str | None = next(words, None)
     while waiting is not None:
@@ -104,17 +104,25 @@ def _check(args: list[str], declared: Declared, prog: str) -> None:
     if declared.limit is not None and len(placed) > declared.limit:
         stray = placed[declared.limit]
         raise ConfigError(f"'{stray}' is one word too many; options begin with -- (see {prog} --help).")
+    return args
 
 
 def _check_option(word: str, rest: Iterator[str], options: Mapping[str, Any], prog: str) -> str | None:
     """Check one option with its values, taken from `rest`; return the first word behind them."""
-    name = word.replace("_", "-")
+    given, equals, value = word.partition("=")
+    name = given.replace("_", "-")
     if name not in options:
-        raise ConfigError(f"unknown option {word}{_nearest(name, options)} (see {prog} --help)")
+        raise ConfigError(f"unknown option {given}{_nearest(name, options)} (see {prog} --help)")
     hint, following = options[name], next(rest, None)
+    many = get_origin(hint) is tuple
+    if equals and hint is not bool:
+        _check_value(name, value, get_args(hint)[0] if many else hint)
+        return following
+    if equals:
+        raise ConfigError(f"{name} is a switch and takes no value.")
     if hint is bool:
         return following
-    if get_origin(hint) is tuple:
+    if many:
         while following is not None and not _is_option(following):
             _check_value(name, following, get_args(hint)[0])
             following = next(rest, None)
@@ -137,15 +145,15 @@ def _check_value(name: str, value: str, hint: Any) -> None:
             raise ConfigError(f"{name} must be {_NUMBERS[hint]}, not '{value}'.") from error
 
 
-def _split_equals(args: list[str]) -> Iterator[str]:
-    """Write `--name=value` as two words."""
-    for word in args:
-        name, equals, value = word.partition("=")
-        yield from (name, value) if equals and _is_option(word) else (word,)
-
-
 def _is_option(word: str) -> bool:
-    return word.startswith("--") and len(word) > 2
+    """Whether a word names an option: it begins with a dash and is no negative number."""
+    if not word.startswith("-") or word == "-":
+        return False
+    try:
+        float(word)
+    except ValueError:
+        return True
+    return False
 
 
 def _nearest(name: str, options: Mapping[str, Any]) -> str:

@@ -15,8 +15,8 @@ from relatum import __version__
 from relatum.errors import ConfigError, RelatumError, suggest
 
 VERBS = {
-    "demo": "train three small models on a generated long-tailed world and compare them",
-    "inspect": "look at images before training: counts, rare classes, bad files, advice",
+    "demo": "train three small models on a generated long-tailed world",
+    "inspect": "look before training: class counts, rare classes, bad files, advice",
     "recipes": "list the recipes; show or copy one",
     "train": "train a recipe on your data; rerunning the same command resumes",
     "evaluate": "score a trained run again, with other shot rules or corrections",

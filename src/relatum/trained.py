@@ -93,7 +93,7 @@ def _read(path: Path) -> State:
         raise CheckpointError(f"there is no run at {path}; give a run directory or a checkpoint file.")
     state, problems = latest_checkpoint(path / "checkpoints")
     if state is None:
-        raise CheckpointError(f"{path} holds no usable checkpoint. {' '.join(problems)}".rstrip())
+        raise CheckpointError(f"{path} is not a run directory with a usable checkpoint. {' '.join(problems)}".rstrip())
     for problem in problems:
         warnings.warn(problem, stacklevel=3)
     return state

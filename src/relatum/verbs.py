@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json as json_format
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
 from rich.console import Console
@@ -17,6 +16,7 @@ from relatum.arguments import call, override
 from relatum.config import EvalConfig
 from relatum.config_files import check
 from relatum.errors import ConfigError, DataError, suggest
+from relatum.terminal import bar, print_scores, tracked
 
 Run = Annotated[Path, tyro.conf.arg(metavar="RUN")]
 Runs = Annotated[tuple[Path, ...], tyro.conf.arg(metavar="RUN ...", help_behavior_hint="(required)")]
@@ -69,7 +69,7 @@ def inspect(args: list[str]) -> None:
 
         if workers < 1:
             raise ConfigError(f"--workers is {workers}; it must be at least 1.")
-        with _bar("reading images") as show:
+        with bar("reading images") as show:
             found = inspect_data(path, workers=workers, progress=show)
         if json:
             print(json_format.dumps(found.to_dict(), indent=1))
@@ -145,7 +145,7 @@ def train(args: list[str]) -> int:
     if done.status == "interrupted":
         return EXIT_INTERRUPTED
     if done.scores:
-        _print_scores(out, {split: s.to_dict() for split, s in done.scores.items()})
+        print_scores(out, {split: s.to_dict() for split, s in done.scores.items()})
     else:
         print("There is no evaluation split (data.val_fraction is 0), so nothing was measured.")
     place = shlex.quote(str(out))
@@ -189,7 +189,7 @@ def evaluate(args: list[str]) -> None:
         if json:
             print(json_format.dumps(scores, indent=1))
         else:
-            _print_scores(run, scores)
+            print_scores(run, scores)
 
     call(run, "relatum evaluate", args)
 
@@ -215,12 +215,12 @@ def predict(args: list[str]) -> None:
         paths = image_files(images)
         rows = load(run).predict_files(paths, top)
         if out is not None:
-            save_predictions(_tracked(rows, len(paths)), format, out)
+            save_predictions(tracked(rows, len(paths)), format, out)
             print(out)
             return
         # A bar and rows on the same terminal would overwrite each other; a table comes when all is done.
         mixed = format != "table" and sys.stdout.isatty()
-        write_predictions(rows if mixed else _tracked(rows, len(paths)), format, sys.stdout)
+        write_predictions(rows if mixed else tracked(rows, len(paths)), format, sys.stdout)
 
     call(run, "relatum predict", args)
 
@@ -270,43 +270,3 @@ def export(args: list[str]) -> None:
             print(f"{entry.format:<14}{entry.path}{checked}" + (f"\n{'':<14}{entry.note}" if entry.note else ""))
 
     call(run, "relatum export", args)
-
-
-def _print_scores(run: Path, scores: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print the table, then a sentence for each split."""
-    from relatum.report import comparison_table
-
-    name, console = run.resolve().name, Console()
-    console.print(comparison_table({f"{name} ({split})": entry for split, entry in scores.items()}))
-    for split, entry in scores.items():
-        console.print(f"{split}: {_sentence(entry)}", highlight=False, markup=False)
-
-
-def _sentence(entry: Mapping[str, Any]) -> str:
-    interval, worst, adjustment = entry["interval"], entry["worst_class"], entry["adjustment"]
-    words = [f"{entry['samples']:,} images; top-1 {entry['top1']:.1%}"]
-    if interval is not None:
-        words[0] += f" ({interval['level']:.0%} interval {interval['low']:.1%} to {interval['high']:.1%})"
-    words.append(f"balanced accuracy {entry['balanced_accuracy']:.1%}")
-    if worst is not None:
-        words.append(f"worst class {worst['name']} with {worst['accuracy']:.1%}")
-    return ", ".join(words) + ("" if adjustment == "none" else f"; after training: {adjustment}")
-
-
-@contextlib.contextmanager
-def _bar(title: str) -> Iterator[Callable[[int, int], None]]:
-    """Give a function `show(done, total)` that moves a bar on standard error; silent where that is no terminal."""
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        job = progress.add_task(title, total=None)
-        yield lambda done, total: progress.update(job, completed=done, total=total)
-
-
-def _tracked(rows: Iterable[Any], total: int) -> Iterator[Any]:
-    """Pass `rows` on with a bar."""
-    with _bar("classifying") as show:
-        for done, row in enumerate(rows, 1):
-            show(done, total)
-            yield row

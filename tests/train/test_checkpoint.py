@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import pickle
+import stat
 from pathlib import Path
 
 import pytest
@@ -136,7 +137,7 @@ def test_the_data_is_on_disk_before_the_name_and_the_name_before_the_end(tmp_pat
     calls, sync, replace = [], os.fsync, Path.replace
 
     def note_sync(handle):
-        calls.append("folder" if os.path.isdir(f"/proc/self/fd/{handle}") else "file")
+        calls.append("folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file")
         sync(handle)
 
     def note_replace(self, target):

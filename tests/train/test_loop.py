@@ -8,15 +8,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny import TRAIN, Net, Smooth, Talk, loaders, quiet, rows, task, weights_of
+from tiny import TRAIN, Net, Smooth, loaders, quiet, rows, task, weights_of
 
 from relatum.batch import Batch
 from relatum.config import EvalConfig, TrainConfig
-from relatum.errors import ConfigError
 from relatum.evaluate import evaluate
 from relatum.objectives import CrossEntropy
-from relatum.train import ClassificationTask, Display, fit
-from relatum.train.device import autocast, pick_device, pick_precision
+from relatum.train import ClassificationTask, fit
 
 
 def _one_batch(data, position=0, epoch=0):
@@ -279,70 +277,3 @@ def test_the_mode_of_the_model_survives_evaluation_in_between():
     built.model.register_forward_pre_hook(lambda module, args: modes.append(module.training))
     fit(built, loaders(), replace(TRAIN, epochs=2), display=quiet())
     assert modes == [True] * 5 + [False] + [True] * 5 + [False]
-
-
-# -- what people see ---------------------------------------------------------------------------------------------------
-
-
-def test_off_a_terminal_there_is_a_row_for_every_epoch():
-    class Rows(Talk):
-        def __init__(self):
-            super().__init__()
-            self.quiet = False
-
-    shown = Rows()
-    fit(task(), loaders(), replace(TRAIN, epochs=2), display=shown)
-    assert [text.split("  ")[1] for text in shown.said] == ["epoch 1/2", "epoch 2/2"]
-    assert "All" in shown.said[0]
-    assert "Many n/a" in shown.said[0]  # 13 images a class: every class is few
-    assert "ETA" in shown.said[0]
-
-
-def test_on_a_terminal_there_is_a_bar_with_an_eta():
-    import io
-
-    from rich.console import Console
-
-    stream = io.StringIO()
-    fit(task(), loaders(), TRAIN, display=Display("mine", console=Console(file=stream, force_terminal=True, width=120)))
-    text = stream.getvalue()
-    assert "mine" in text
-    assert "15/15" in text
-    assert "ETA" in text
-    assert "img/s" in text
-
-
-def test_tensorboard_files_are_written_when_asked(tmp_path):
-    pytest.importorskip("tensorboard")
-    fit(task(), loaders(), replace(TRAIN, max_steps=2, tensorboard=True), out=tmp_path, display=quiet())
-    assert list((tmp_path / "tensorboard").glob("events.*"))
-
-
-# -- devices -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("name", "words"), [("gpu", "unknown device 'gpu'"), ("meta", "not available here")])
-def test_a_device_that_is_not_there_is_a_config_error(name, words):
-    with pytest.raises(ConfigError, match=words):
-        pick_device(name)
-
-
-def test_precision_auto_depends_on_the_hardware_only(monkeypatch):
-    cpu = pick_device("cpu")
-    for native, expected in ((True, "bfloat16"), (False, "float32")):
-        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda native=native: native)
-        assert pick_precision("auto", cpu) == expected
-        assert pick_precision("float32", cpu) == "float32"
-    with autocast("bfloat16", cpu):
-        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16
-    with autocast("float32", cpu):
-        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
-
-
-def test_threads_are_set_when_asked(monkeypatch):
-    asked = []
-    monkeypatch.setattr(torch, "set_num_threads", asked.append)
-    fit(task(), loaders(), replace(TRAIN, max_steps=1), display=quiet())
-    assert asked == []
-    fit(task(), loaders(), replace(TRAIN, max_steps=1, threads=3), display=quiet())
-    assert asked == [3]

@@ -93,7 +93,7 @@ def test_without_shared_classifier_there_is_one_stream():
 def test_without_relation_the_loss_is_the_objective():
     built, batch = task(model=Smooth()).train(), _batch()
     output = built(batch)
-    assert float(output["loss"].detach()) == float(CrossEntropy()(built.model(batch.inputs), batch.targets))
+    assert float(output["loss"].detach()) == float(CrossEntropy()(built.model(batch.inputs), batch.targets).detach())
     expected = (built.model(batch.inputs).argmax(1) == batch.targets).double().mean()
     assert float(output["accuracy"]) == pytest.approx(float(expected))
     assert not built.relation_batch_matters

@@ -17,11 +17,13 @@ from relatum.config import DataConfig, TrainConfig
 from relatum.data import Loaders, from_arrays, loaders_from_splits
 from relatum.objectives import CrossEntropy
 from relatum.relation import BatchFormer, attach
-from relatum.train import ClassificationTask, Display
+from relatum.train import ClassificationTask, Display, Run, fit
 
 CLASSES = ("red", "green", "blue")
 DATA = DataConfig(image_size=16, batch_size=8, eval_batch_size=16, workers=0, augment="none", normalise="half")
 TRAIN = TrainConfig(epochs=3, lr=0.05, weight_decay=1e-3, precision="float32", device="cpu", channels_last=False)
+# Everything that carries state between steps: momentum, averages, dropout in model and relation, mixing, BatchNorm.
+EVERYTHING = replace(TRAIN, ema=0.9, clip=5.0, seed=3)
 
 
 def source(images: int, seed: int = 0, contrast: float = 40.0):
@@ -126,3 +128,18 @@ def assert_same_bits(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor
 def weights_of(model: nn.Module) -> dict[str, torch.Tensor]:
     """A copy of the state of a model."""
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+def fit_everything(out: Path | str, display: Display | None = None, config: TrainConfig = EVERYTHING, **data) -> Run:
+    """A run of three epochs of five steps with everything on, or what is left of it."""
+    options = {"augment": "weak", "mixup": 0.4, "seed": 3} | data
+    built = task(relation=True, dropout=0.4)
+    return fit(built, loaders(**options), config, out=out, display=display or quiet())
+
+
+def assert_as_if_nothing_happened(out: Path, whole: Path) -> None:
+    """The run in `out` ended as the one in `whole`, to the last bit and row."""
+    assert_same_bits(newest(out), newest(whole))
+    assert rows(out) == rows(whole)
+    assert (out / "scores.json").read_text() == (whole / "scores.json").read_text()
+    assert json.loads((out / "manifest.json").read_text())["status"] == "finished"

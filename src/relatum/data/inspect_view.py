@@ -64,7 +64,9 @@ def plot_counts(inspection: Inspection, out: Path) -> Path:
         Path(out).parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(out, format="png")
     except OSError as error:
-        raise RelatumError(f"cannot write the plot {out}: {error.strerror}. Choose another place for it.") from error
+        # making the folder below a file fails with "File exists", which would mislead
+        reason = f"{Path(out).parent} is not a folder" if isinstance(error, FileExistsError) else error.strerror
+        raise RelatumError(f"cannot write the plot {out}: {reason}. Choose another place with --plot.") from error
     return Path(out)
 
 

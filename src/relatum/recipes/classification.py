@@ -22,6 +22,7 @@ from relatum.objectives import build_objective
 from relatum.relation import BatchFormer, Relation, attach
 from relatum.train import ClassificationTask, Display, Run, RunDirectory, fit
 from relatum.train.device import pick_device
+from relatum.train.run import finished_run
 from relatum.trained import load
 
 
@@ -54,9 +55,11 @@ def run(config: RunConfig, recipe: str, out: Path, display: Display | None = Non
     display = display or Display(recipe)
     _forget_stillborn(out)
     directory = RunDirectory(out, to_dict(config), to_toml(config))
-    if directory.manifest.get("status") == "finished":
-        display.say(f"{out} is finished already.")
     task, loaders = build(config, display)
+    before = finished_run(directory, len(loaders.train), config.train)
+    if before is not None:
+        display.say(f"{out} is finished already.")
+        return before
     directory.update_manifest(recipe=recipe, command=shlex.join(["relatum", *sys.argv[1:]]))
     values = {
         "model": to_dict(config.model),
@@ -75,7 +78,7 @@ def _forget_stillborn(out: Path) -> None:
     """
     checkpoints = out / "checkpoints"
     if checkpoints.is_dir() and not any(checkpoints.iterdir()):
-        for name in ("config.json", "metrics.jsonl", "failure.json"):
+        for name in ("config.json", "manifest.json", "metrics.jsonl", "failure.json"):
             (out / name).unlink(missing_ok=True)
 
 

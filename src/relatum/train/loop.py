@@ -26,7 +26,7 @@ from relatum.train.guard import Interrupts, require_finite
 from relatum.train.meter import MetricsLog
 from relatum.train.optim import build_optimizer, learning_rate, set_learning_rate
 from relatum.train.record import RunDirectory, surroundings
-from relatum.train.run import Run, finished_run, steps_per_epoch
+from relatum.train.run import Run, data_fingerprint, finished_run, steps_per_epoch
 from relatum.train.snapshot import Position, put_back, take_snapshot
 from relatum.train.task import Task
 
@@ -56,18 +56,20 @@ def fit(
     config, evaluation = config or TrainConfig(), evaluation or EvalConfig()
     if out is not None and not isinstance(out, RunDirectory):
         settings = {"train": asdict(config), "evaluate": asdict(evaluation)}
-        out = RunDirectory(out, {**settings, "task": task.fingerprint(), "data": _data_fingerprint(loaders)})
+        out = RunDirectory(out, {**settings, "task": task.fingerprint(), "data": data_fingerprint(loaders)})
     before = None if out is None else finished_run(out, len(loaders.train), config)
     if before is not None:
         return before
     with display or Display() as shown, Interrupts() as interrupts:
-        return _Trainer(task, loaders, config, evaluation, out, dict(values or {}), shown).run(interrupts)
+        done = _Trainer(task, loaders, config, evaluation, out, dict(values or {}), shown).run(interrupts)
+    if interrupts.requested and done.status == "finished":
+        # Ctrl-C during the last evaluation: the run is complete and kept, but its caller is to stop.
+        raise KeyboardInterrupt
+    return done
 
 
-def _data_fingerprint(loaders: Loaders) -> dict[str, Any]:
-    """Enough of the data to notice that a run directory is used for another."""
-    splits = {split: len(loader.source) for split, loader in loaders.evals.items()}
-    return {"counts": loaders.prior.counts.tolist(), "evals": splits, "batch_size": loaders.train.batch_size}
+def _percent(value: float | None) -> str:
+    return "n/a" if value is None else f"{100 * value:.1f} %"
 
 
 class _Trainer:
@@ -193,7 +195,7 @@ class _Trainer:
             split = "val" if "val" in self.loaders.evals else next(iter(self.loaders.evals))
             scores = self._evaluate(split, bootstrap=0)
             self.log.write_eval(scores, self.position.step, float(epoch))
-            shown |= scores.row()
+            shown |= {name: _percent(value) for name, value in scores.row().items()}
         if epoch % self.config.save_every == 0 and not last:
             self._save()
         left = self.seconds / self.position.step * (self.config.epochs * self.steps_per_epoch - self.position.step)

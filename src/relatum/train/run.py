@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from relatum.config import TrainConfig
+from relatum.data.loaders import Loaders
 from relatum.evaluate import Scores
 from relatum.train.record import RunDirectory
 
@@ -33,6 +35,12 @@ class Run:
 def steps_per_epoch(batches: int, config: TrainConfig) -> int:
     """Optimizer steps in an epoch of `batches` micro-batches; the last step may accumulate fewer."""
     return math.ceil(batches / config.accumulate)
+
+
+def data_fingerprint(loaders: Loaders) -> dict[str, Any]:
+    """Enough of the data to notice that a run directory is used for another."""
+    splits = {split: len(loader.source) for split, loader in loaders.evals.items()}
+    return {"counts": loaders.prior.counts.tolist(), "evals": splits, "batch_size": loaders.train.batch_size}
 
 
 def finished_run(directory: RunDirectory, batches: int, config: TrainConfig) -> Run | None:

@@ -1,0 +1,52 @@
+"""What several verbs show on a terminal: scores of a run, and a bar for work that takes a while."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rich.console import Console
+
+T = TypeVar("T")
+
+
+def print_scores(run: Path, scores: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print the table, then a sentence for each split."""
+    from relatum.report import comparison_table
+
+    name, console = run.resolve().name, Console()
+    console.print(comparison_table({f"{name} ({split})": entry for split, entry in scores.items()}))
+    for split, entry in scores.items():
+        console.print(f"{split}: {_sentence(entry)}", highlight=False, markup=False)
+
+
+def _sentence(entry: Mapping[str, Any]) -> str:
+    interval, worst, adjustment = entry["interval"], entry["worst_class"], entry["adjustment"]
+    words = [f"{entry['samples']:,} images; top-1 {entry['top1']:.1%}"]
+    if interval is not None:
+        words[0] += f" ({interval['level']:.0%} interval {interval['low']:.1%} to {interval['high']:.1%})"
+    words.append(f"balanced accuracy {entry['balanced_accuracy']:.1%}")
+    if worst is not None:
+        words.append(f"worst class {worst['name']} with {worst['accuracy']:.1%}")
+    return ", ".join(words) + ("" if adjustment == "none" else f"; after training: {adjustment}")
+
+
+@contextlib.contextmanager
+def bar(title: str) -> Iterator[Callable[[int, int], None]]:
+    """Give a function `show(done, total)` that moves a bar on standard error; silent where that is no terminal."""
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        job = progress.add_task(title, total=None)
+        yield lambda done, total: progress.update(job, completed=done, total=total)
+
+
+def tracked(rows: Iterable[T], total: int) -> Iterator[T]:
+    """Pass `rows` on with a bar."""
+    with bar("classifying") as show:
+        for done, row in enumerate(rows, 1):
+            show(done, total)
+            yield row
