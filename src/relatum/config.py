@@ -50,7 +50,7 @@ class DataConfig:
     """Images of the largest class in that profile; 0 takes what the largest class has."""
     choice: Literal["seeded", "first"] = "seeded"
     """Which images of a class stay: a seeded draw, or the first ones in file order."""
-    subset_seed: int = ranged(0, 0)
+    subset_seed: int = ranged(0, 0, 2**32 - 1)
     """Seed of that draw and of the hold-out; the same for all training seeds, so that runs compare."""
     image_size: int = ranged(32, 8)
     """Side of the square image the model sees."""
@@ -192,7 +192,7 @@ class TrainConfig:
     """bfloat16 autocast; auto uses it where the hardware gains."""
     channels_last: bool = True
     """Memory layout of images and convolutions."""
-    seed: int = ranged(0, 0)
+    seed: int = ranged(0, 0, 2**32 - 1)
     """Seed of initialisation, order and augmentation."""
     eval_every: int = ranged(1, 0)
     """Epochs between evaluations during training; 0 evaluates at the end only."""

@@ -53,7 +53,6 @@ def run(config: RunConfig, recipe: str, out: Path, display: Display | None = Non
     """Train a recipe in the run directory `out`, or continue it there."""
     check(config, f"recipe {recipe}")
     display = display or Display(recipe)
-    _forget_stillborn(out)
     directory = RunDirectory(out, to_dict(config), to_toml(config))
     task, loaders = build(config, display)
     before = finished_run(directory, len(loaders.train), config.train)
@@ -69,17 +68,6 @@ def run(config: RunConfig, recipe: str, out: Path, display: Display | None = Non
         "preprocess": loaders.preprocess.to_dict(),
     }
     return fit(task, loaders, config.train, out=directory, evaluation=config.evaluate, values=values, display=display)
-
-
-def _forget_stillborn(out: Path) -> None:
-    """Let go of the settings of a run that failed before its first checkpoint.
-
-    Nothing can be continued there, and whoever corrects a mistyped folder or a learning rate must not be refused.
-    """
-    checkpoints = out / "checkpoints"
-    if checkpoints.is_dir() and not any(checkpoints.iterdir()):
-        for name in ("config.json", "manifest.json", "metrics.jsonl", "failure.json"):
-            (out / name).unlink(missing_ok=True)
 
 
 def _model_options(config: RunConfig) -> dict[str, Any]:
