@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 
 import pytest
@@ -26,6 +27,7 @@ def test_off_a_terminal_there_is_a_row_for_every_epoch():
     assert [text.split("  ")[1] for text in shown.said] == ["epoch 1/2", "epoch 2/2"]
     assert "All" in shown.said[0]
     assert "Many n/a" in shown.said[0]  # 13 images a class: every class is few
+    assert re.search(r"All \d+\.\d %", shown.said[0])
     assert "ETA" in shown.said[0]
 
 

@@ -55,10 +55,10 @@ class Display:
         if self._bar is not None:
             self._bar.update(self._job, completed=done, info=info)
 
-    def epoch(self, number: int, epochs: int, values: Mapping[str, float | None], eta_seconds: float) -> None:
-        """Print one row for a finished epoch where there is no bar; None is what is not defined."""
+    def epoch(self, number: int, epochs: int, values: Mapping[str, float | str], eta_seconds: float) -> None:
+        """Print one row for a finished epoch where there is no bar; words are shown as they are."""
         if self._bar is None and not self.quiet:
-            words = "  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} n/a" for k, v in values.items())
+            words = "  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in values.items())
             self.say(f"{self.title}  epoch {number}/{epochs}  {words}  ETA {eta_seconds / 60:.1f} min")
 
     def say(self, text: str) -> None:
