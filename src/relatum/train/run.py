@@ -21,7 +21,7 @@ class Run:
         scores: scores of the last epoch by split; empty if the run was interrupted.
         status: "finished" or "interrupted".
         steps: optimizer steps done in total.
-        seconds: seconds spent in total, over all sessions of the run.
+        seconds: seconds spent in total, over all starts of the run.
         path: the run directory, or None.
     """
 
