@@ -45,7 +45,8 @@ def test_method_follows_the_imbalance(smallest: int, words: str) -> None:
     result = inspection(split(counts={"a": 200, "b": smallest}), split("val"))
     heard = {word for word in ("nearly balanced", "mildly", "long-tailed") if said(result, f": {word}")}
     assert heard == {words}
-    assert said(result, "`relatum train long-tail --data.root photos")
+    recipe = "long-tail/cross-entropy" if words == "nearly balanced" else "long-tail"
+    assert said(result, f"`relatum train {recipe} --data.root photos")
     assert said(result, "Balanced Softmax") == (words != "nearly balanced")
 
 

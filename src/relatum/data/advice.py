@@ -157,17 +157,17 @@ def _method(inspection: Inspection) -> Iterator[str]:
     command = f"relatum train long-tail {inspection.options}"
     ratio = train.imbalance or 1.0
     if ratio < 3:
-        plain = f"`{command} --objective.name cross-entropy`"
+        plain = f"`relatum train long-tail/cross-entropy {inspection.options}`"
         yield f"{facts}: nearly balanced, no long-tail method is needed: {plain}."
     elif ratio <= 10:
         yield (
-            f"{facts}: mildly imbalanced. Train with Balanced Softmax, `{command}`, and once with "
-            "`--objective.name cross-entropy` for comparison; look at the rare classes, not only at the mean."
+            f"{facts}: mildly imbalanced. Train with Balanced Softmax and BatchFormer, `{command}`, and once with "
+            "`long-tail/cross-entropy` for comparison; look at the rare classes, not only at the mean."
         )
     else:
         yield (
-            f"{facts}: long-tailed. Train with Balanced Softmax, `{command}`, and judge by the balanced accuracy and "
-            f"the rare classes ({amount(train.groups['few'], 'class')} below 20 images), not by plain accuracy."
+            f"{facts}: long-tailed. Train with Balanced Softmax and BatchFormer, `{command}`, and judge by the balanced "
+            f"accuracy and the rare classes ({amount(train.groups['few'], 'class')} below 20 images), not by plain accuracy."
         )
 
 
