@@ -166,8 +166,9 @@ def _method(inspection: Inspection) -> Iterator[str]:
         )
     else:
         yield (
-            f"{facts}: long-tailed. Train with Balanced Softmax and BatchFormer, `{command}`, and judge by the balanced "
-            f"accuracy and the rare classes ({amount(train.groups['few'], 'class')} below 20 images), not by plain accuracy."
+            f"{facts}: long-tailed. Train with Balanced Softmax and BatchFormer, `{command}`, and judge by the "
+            f"balanced accuracy and the rare classes ({amount(train.groups['few'], 'class')} below 20 images), "
+            "not by plain accuracy."
         )
 
 
