@@ -11,12 +11,15 @@ from pathlib import Path
 
 import numpy as np
 
-import relatum  # noqa: F401 (sets the thread policy before torch is imported)
-from relatum.config import RunConfig
+from relatum import BatchFormer, attach, create_model  # before torch: it sets how threads wait
+from relatum.config import EvalConfig, RunConfig
 from relatum.data import ArraySource
 from relatum.data.loaders import Loaders, loaders_from_splits
 from relatum.data.splits import open_splits
+from relatum.objectives import BalancedSoftmax
 from relatum.recipes.catalog import find_recipe
+from relatum.train import ClassificationTask, Display
+from relatum.train.loop import _Trainer
 
 BATCH = 128
 
@@ -35,6 +38,14 @@ def cifar_loaders(config: RunConfig) -> tuple[Loaders, str]:
     images = rng.integers(0, 256, (10_847, 32, 32, 3), dtype=np.uint8)
     source = ArraySource(images, rng.integers(0, 100, 10_847), [str(k) for k in range(100)])
     return loaders_from_splits({"train": source}, config.data), "random images (RELATUM_DATA is not set)"
+
+
+def trainer(loaders: Loaders, config: RunConfig, related: bool = False) -> _Trainer:
+    """The product's own loop around ResNet-32, with or without BatchFormer."""
+    model = create_model("resnet32-cifar", 100)
+    relation = attach(model, BatchFormer()) if related else None
+    task = ClassificationTask(model, BalancedSoftmax(loaders.prior), relation).train()
+    return _Trainer(task, loaders, config.train, EvalConfig(), None, {}, Display(quiet=True))
 
 
 def interleaved(ways: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:

@@ -14,24 +14,12 @@ import torch
 
 from relatum import BatchFormer, attach, create_model
 from relatum.batch import Batch
-from relatum.config import EvalConfig
 from relatum.data.loaders import Loaders
-from relatum.objectives import BalancedSoftmax
-from relatum.train import ClassificationTask, Display
-from relatum.train.loop import _Trainer
-
-
-def trainer(loaders: Loaders, config: common.RunConfig, related: bool) -> _Trainer:
-    """The product's own loop around ResNet-32, with or without BatchFormer."""
-    model = create_model("resnet32-cifar", 100)
-    relation = attach(model, BatchFormer()) if related else None
-    task = ClassificationTask(model, BalancedSoftmax(loaders.prior), relation).train()
-    return _Trainer(task, loaders, config.train, EvalConfig(), None, {}, Display(quiet=True))
 
 
 def training(loaders: Loaders, config: common.RunConfig, batch: Batch, rounds: int, steps: int) -> None:
     """Print the cost of a training step with BatchFormer over one without."""
-    loops = {name: trainer(loaders, config, name == "with") for name in ("without", "with")}
+    loops = {name: common.trainer(loaders, config, name == "with") for name in ("without", "with")}
 
     def measure(name: str) -> float:
         loops[name]._step([batch])

@@ -24,11 +24,8 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
 from relatum.batch import Batch
-from relatum.config import EvalConfig
 from relatum.data.loaders import Loaders
 from relatum.models import create_model
-from relatum.objectives import BalancedSoftmax
-from relatum.train import ClassificationTask, Display
 from relatum.train.loop import _Trainer
 
 
@@ -86,12 +83,6 @@ def usual_way(loaders: Loaders, steps: int) -> float:
     return common.BATCH / common.seconds_per_call(step, steps)
 
 
-def trainer(loaders: Loaders, config: common.RunConfig) -> _Trainer:
-    """The product's own loop around a plain ResNet-32."""
-    task = ClassificationTask(create_model("resnet32-cifar", 100), BalancedSoftmax(loaders.prior)).train()
-    return _Trainer(task, loaders, config.train, EvalConfig(), None, {}, Display(quiet=True))
-
-
 def endless(loaders: Loaders) -> Iterator[Batch]:
     """Training batches, epoch after epoch."""
     return itertools.chain.from_iterable(loaders.train.epoch(epoch) for epoch in itertools.count())
@@ -113,7 +104,7 @@ def main() -> None:
     args = parser.parse_args()
     config = common.cifar_config("cifar100-lt-100/balanced-softmax")
     loaders, words = common.cifar_loaders(config)
-    loop, batches = trainer(loaders, config), endless(loaders)
+    loop, batches = common.trainer(loaders, config), endless(loaders)
     resident = next(endless(loaders))
     ways = {
         "a": lambda: usual_way(loaders, args.steps),

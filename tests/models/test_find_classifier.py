@@ -8,6 +8,7 @@ import torch
 import torchvision
 from torch import nn
 
+import relatum
 from relatum.errors import ModelError
 from relatum.models import CifarResNet, create_model, find_classifier, replace_classifier
 
@@ -85,3 +86,10 @@ def test_explicit_name_wins_over_get_classifier():
 def test_errors(call, words):
     with pytest.raises(ModelError, match=words):
         call()
+
+
+def test_linear_layers_of_an_attached_relation_are_passed_over():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.Linear(8, 5))
+    relation = relatum.attach(model, relatum.BatchFormer())
+    assert any(isinstance(part, nn.Linear) for part in relation.module.modules()), "there is something to pass over"
+    assert find_classifier(model) == [("2", model[2])]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from relatum.errors import ConfigError, DataError, ModelError
+from relatum.models.find import find_classifier
 from relatum.prior import ClassPrior
 
 
@@ -75,29 +75,12 @@ def _normalised_rows(weight: Tensor, tau: float) -> Tensor:
 
 
 def _classifiers(model: nn.Module) -> list[nn.Linear]:
-    ask: Any = getattr(model, "get_classifier", None)
-    if callable(ask):
-        named = ask()
-        layers = list(named) if isinstance(named, (tuple, list)) else [named]
-    else:
-        # A cosine classifier has widths too: it must be found, and refused below, rather than an earlier Linear taken.
-        layers = [layer for layer in _plain_modules(model) if isinstance(getattr(layer, "out_features", None), int)][
-            -1:
-        ]
+    layers = [layer for _, layer in find_classifier(model)]
     linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
-    if not linear or len(linear) < len(layers):
-        kinds = " and ".join(type(layer).__name__ for layer in layers) or "no linear layer"
+    if len(linear) < len(layers):
+        kinds = " and ".join(type(layer).__name__ for layer in layers)
         raise ModelError(
             f"τ-normalisation needs an nn.Linear as classifier, but {type(model).__name__} has {kinds}; "
             "evaluate with tau_norm 0, or let the model's get_classifier() return its last linear layer."
         )
     return linear
-
-
-def _plain_modules(module: nn.Module) -> Iterator[nn.Module]:
-    # An attached relation is registered after the classifier and holds linear layers, but the plain model lacks it.
-    if type(module).__module__.startswith("relatum.relation"):
-        return
-    yield module
-    for child in module.children():
-        yield from _plain_modules(child)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterator
 from typing import Any
 
 from torch import nn
@@ -74,7 +75,16 @@ def _last_linear(model: nn.Module, num_classes: int | None) -> tuple[str, nn.Mod
 
 def _linears(model: nn.Module) -> list[tuple[str, Any]]:
     # A cosine classifier is no nn.Linear but has the same three attributes; every class of that kind is welcome.
-    return [(name, layer) for name, layer in model.named_modules() if _is_linear(layer)]
+    return [(name, layer) for name, layer in _plain_modules(model) if _is_linear(layer)]
+
+
+def _plain_modules(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
+    # An attached relation is registered after the classifier and holds linear layers, but the plain model lacks it.
+    if type(module).__module__.startswith("relatum.relation"):
+        return
+    yield prefix, module
+    for name, child in module.named_children():
+        yield from _plain_modules(child, f"{prefix}.{name}" if prefix else name)
 
 
 def _is_linear(module: nn.Module) -> bool:
