@@ -18,7 +18,7 @@ if "OMP_WAIT_POLICY" not in os.environ:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "relatum.relation": ("BatchAttention", "BatchFormer", "Relation", "attach", "attached_relation"),
+    "relatum.relation": ("BatchAttention", "BatchFormer", "BatchFormerV2", "Relation", "attach", "attached_relation"),
     "relatum.prior": ("ClassPrior",),
     "relatum.batch": ("Batch",),
     "relatum.models": ("create_model",),

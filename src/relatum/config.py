@@ -17,7 +17,7 @@ def ranged(default: Any, low: float | None = None, high: float | None = None) ->
 
 DataKind = Literal["auto", "folder", "csv", "list", "cifar10", "cifar100", "shapes"]
 Profile = Literal["none", "exponential", "step", "pareto"]
-Augmentation = Literal["none", "weak", "autoaugment", "randaugment", "imagenet"]
+Augmentation = Literal["none", "weak", "autoaugment", "randaugment", "imagenet", "deit"]
 SamplerName = Literal["instance", "class-balanced", "square-root", "progressive", "effective-number", "repeat-factor"]
 ObjectiveName = Literal[
     "cross-entropy", "balanced-softmax", "logit-adjusted", "vector-scaling", "focal", "class-balanced", "ldam"
@@ -59,13 +59,16 @@ class DataConfig:
     normalise: Literal["imagenet", "cifar", "half"] = "imagenet"
     """Channel mean and standard deviation."""
     augment: Augmentation = "weak"
-    """weak: pad-crop, flip. autoaugment, randaugment: weak, then the policy. imagenet: resized crop, flip, jitter."""
+    """weak: pad-crop, flip. autoaugment, randaugment: weak, then the policy. imagenet: resized crop, flip, jitter.
+    deit: resized crop, flip, randaugment."""
     magnitude: int = ranged(9, 0, 30)
     """Strength of randaugment."""
     cutout: int = ranged(0, 0)
     """Side of one square hole cut out of each training image; 0 is off."""
     erasing: float = ranged(0.0, 0.0, 1.0)
     """Probability of random erasing."""
+    repeats: int = ranged(1, 1)
+    """Repeated augmentation: views of each drawn image, side by side in a batch; an epoch keeps its length."""
     mixup: float = ranged(0.0, 0.0)
     """Alpha of mixup; 0 is off."""
     cutmix: float = ranged(0.0, 0.0)
@@ -91,7 +94,7 @@ class ModelConfig:
     """From pixels to logits."""
 
     name: str = "resnet18"
-    """A timm model name, or resnet20/32/44/56-cifar, or resnet10."""
+    """A timm model name, or resnet20/32/44/56-cifar, resnet10, or a small ViT such as vit-nano-p4."""
     head: Literal["linear", "cosine"] = "linear"
     """Classifier: linear, or cosine similarity times a scale (needed by ldam)."""
     scale: float = ranged(30.0, 0.0)
@@ -102,26 +105,44 @@ class ModelConfig:
     """backbone: train the classifier (and the relation) on frozen features; needs weights."""
     drop_rate: float = ranged(0.0, 0.0, 1.0)
     """Dropout before the classifier, for timm models that have it."""
+    drop_path: float = ranged(0.0, 0.0, 1.0)
+    """Stochastic depth: the rate at the last block, rising linearly from 0 at the first, for timm models."""
 
 
 @dataclass(frozen=True)
 class RelationConfig:
     """Attention over the batch, while training only."""
 
-    name: Literal["none", "batchformer"] = "none"
-    """none: plain training. batchformer: image level, before the classifier."""
+    name: Literal["none", "batchformer", "batchformer-v2"] = "none"
+    """none: plain training. batchformer: image level, before the classifier. batchformer-v2: tokens or pixels, after
+    the layers of `at`."""
+    at: tuple[str, ...] = ()
+    """Layers whose output is related (batchformer-v2): names, ranges such as blocks.3-6, all, last. Default: last."""
+    share: bool = False
+    """One module for all of those layers instead of one each."""
+    variant: Literal["auto", "paper", "stable"] = "auto"
+    """Encoder layer: as in the papers, or the one that stays finite at every depth. auto: paper for batchformer, stable
+    for batchformer-v2."""
     layers: int = ranged(1, 1)
     """Encoder layers over the batch."""
-    heads: int = ranged(4, 1)
-    """Attention heads; must divide the feature width."""
+    heads: int = ranged(0, 0)
+    """Attention heads; must divide the feature width. 0: 4 for batchformer, those of the model for batchformer-v2."""
     hidden: int = ranged(0, 0)
     """Feed-forward width; 0 means the feature width, as in the paper."""
     dropout: float = ranged(0.5, 0.0, 1.0)
     """Dropout inside the relation."""
+    tokens: Literal["all", "class", "patch"] = "all"
+    """Which tokens are related (batchformer-v2)."""
+    related_fraction: float = ranged(1.0, 0.01, 1.0)
+    """Share of the batch, drawn anew each step, that forms the related stream; it attends to the whole batch."""
     shared_classifier: bool = True
-    """Plain and related features share the classifier. False: related features replace the plain ones."""
+    """Plain and related features share the classifier. False: related features replace the plain ones (batchformer)."""
+    two_streams: bool = True
+    """Keep the plain stream beside the related one. False: related features replace it (batchformer-v2)."""
     streams: Literal["mean", "released"] = "mean"
-    """Loss over the two streams: their mean, or 1.5 x their sum as in the released code."""
+    """Loss over the two streams: their weighted mean, or 1.5 x their sum as in the released code."""
+    related_weight: float = ranged(0.5, 0.0, 1.0)
+    """Weight of the related stream in the mean; the plain stream has the rest."""
     lr_scale: float = ranged(0.1, 0.0)
     """Learning rate of the relation over that of the model."""
     weight_decay: float = ranged(-1.0, -1.0)
@@ -168,6 +189,8 @@ class TrainConfig:
     """Second beta of adamw."""
     weight_decay: float = ranged(5e-4, 0.0)
     """Weight decay of matrices; see decay_all."""
+    layer_decay: float = ranged(1.0, 0.0, 1.0)
+    """Learning rate of each layer over that of the next one, from the head down to the stem; 1 is off."""
     decay_all: bool = True
     """Also decay biases and normalisation parameters, as the papers' SGD recipes do."""
     schedule: Literal["cosine", "steps", "constant"] = "cosine"
@@ -220,6 +243,8 @@ class EvalConfig:
     """Divide each classifier row by its norm to this power and drop the bias; 0 is off."""
     bootstrap: int = ranged(1000, 0)
     """Resamples for the confidence interval of top-1; 0 is off."""
+    mini_batch: bool = False
+    """Mini-batch inference: score the related stream. Scores then depend on which images share a batch."""
 
 
 @dataclass(frozen=True)

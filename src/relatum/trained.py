@@ -21,6 +21,8 @@ from relatum.data.source import FileSource
 from relatum.errors import CheckpointError, DataError
 from relatum.models import create_model
 from relatum.models.outputs import as_logits
+from relatum.relation import Relation
+from relatum.relation.relation import MODULE_NAME
 from relatum.train.checkpoint import State, latest_checkpoint, load_checkpoint
 
 
@@ -66,7 +68,7 @@ def load(path: Path | str) -> Trained:
     """Load the plain model of a run directory or a checkpoint file; weights of the moving average if it had one."""
     state = _read(Path(path))
     weights = state.part("ema") or state.part("model")
-    weights = {name: tensor for name, tensor in weights.items() if not name.startswith("relation.")}
+    weights = {name: tensor for name, tensor in weights.items() if not name.startswith(f"{MODULE_NAME}.")}
     values = state.values
     if not {"model", "class_names", "preprocess"} <= values.keys():
         raise CheckpointError(
@@ -84,6 +86,18 @@ def load(path: Path | str) -> Trained:
         raise CheckpointError(f"the weights in {path} do not fit the model '{settings.name}': {error}") from error
     kwargs = dict(values.get("model_kwargs", {}))
     return Trained(model.eval(), names, Preprocess.from_dict(values["preprocess"]), settings, kwargs)
+
+
+def load_relation(path: Path | str, relation: Relation) -> None:
+    """Give an attached relation the weights that it had in a run directory or a checkpoint file."""
+    state = _read(Path(path))
+    weights = state.part("ema") or state.part("model")
+    prefix = f"{MODULE_NAME}."
+    own = {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
+    try:
+        relation.module.load_state_dict(own)
+    except RuntimeError as error:
+        raise CheckpointError(f"the relation in {path} does not fit {relation.spec}: {error}") from error
 
 
 def _read(path: Path) -> State:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from relatum.evaluate.posthoc import adjust_logits, tau_normalised
 from relatum.evaluate.scores import Scores, score
 from relatum.models.outputs import as_logits
 from relatum.prior import ClassPrior
+from relatum.relation import attached_relation
 
 PRECISIONS = ("float32", "bfloat16")
 
@@ -49,7 +50,7 @@ def evaluate(
     if settings.adjust_tau != 0 and prior is None:
         raise ConfigError("adjust_tau needs the class counts of the training data; give a ClassPrior as prior.")
     changed = tau_normalised(model, settings.tau_norm) if settings.tau_norm != 0 else nullcontext(model)
-    with changed:
+    with changed, _mini_batch(model) if settings.mini_batch else nullcontext(model):
         logits, targets = collect(
             model, loader, device=device, precision=precision, channels_last=channels_last, progress=progress
         )
@@ -104,12 +105,19 @@ def collect(
 
 def describe_adjustment(config: EvalConfig) -> str:
     """Return the post-hoc corrections of `config` in words, or "none"."""
-    parts = []
+    parts = ["mini-batch inference"] if config.mini_batch else []
     if config.tau_norm != 0:
         parts.append(f"tau-normalised classifier (tau {config.tau_norm:g})")
     if config.adjust_tau != 0:
         parts.append(f"logit adjustment (tau {config.adjust_tau:g})")
     return " and ".join(parts) or "none"
+
+
+def _mini_batch(model: nn.Module) -> AbstractContextManager[nn.Module]:
+    relation = attached_relation(model)
+    if relation is None:
+        raise ConfigError("mini_batch scores the related stream, but no relation is attached to the model.")
+    return relation.inference("related")
 
 
 @contextmanager

@@ -32,11 +32,12 @@ def find_classifier(
         ModelError: no classifier was found; the message lists what could be named.
     """
     if name is not None:
-        return [(name, _named_module(model, name))]
+        return [(name, named_module(model, name))]
     return _own_classifiers(model) or [_last_linear(model, num_classes)]
 
 
-def _named_module(model: nn.Module, name: str) -> nn.Module:
+def named_module(model: nn.Module, name: str) -> nn.Module:
+    """Return the module of that dotted name; an unknown name is an error that lists the nearest real ones."""
     modules = dict(model.named_modules())
     if name in modules:
         return modules[name]
@@ -75,16 +76,16 @@ def _last_linear(model: nn.Module, num_classes: int | None) -> tuple[str, nn.Mod
 
 def _linears(model: nn.Module) -> list[tuple[str, Any]]:
     # A cosine classifier is no nn.Linear but has the same three attributes; every class of that kind is welcome.
-    return [(name, layer) for name, layer in _plain_modules(model) if _is_linear(layer)]
+    return [(name, layer) for name, layer in plain_modules(model) if _is_linear(layer)]
 
 
-def _plain_modules(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
-    # An attached relation is registered after the classifier and holds linear layers, but the plain model lacks it.
+def plain_modules(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """Yield (dotted name, module) as `named_modules`, without an attached relation: the plain model lacks it."""
     if type(module).__module__.startswith("relatum.relation"):
         return
     yield prefix, module
     for name, child in module.named_children():
-        yield from _plain_modules(child, f"{prefix}.{name}" if prefix else name)
+        yield from plain_modules(child, f"{prefix}.{name}" if prefix else name)
 
 
 def _is_linear(module: nn.Module) -> bool:

@@ -3,12 +3,13 @@
 from relatum.relation.attach import attach, attached_relation
 from relatum.relation.attention import BatchAttention
 from relatum.relation.relation import Relation
-from relatum.relation.specs import BatchFormer
+from relatum.relation.specs import BatchFormer, BatchFormerV2
 from relatum.relation.streams import repeat_targets, split_streams
 
 __all__ = [
     "BatchAttention",
     "BatchFormer",
+    "BatchFormerV2",
     "Relation",
     "attach",
     "attached_relation",

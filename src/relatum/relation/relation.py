@@ -5,15 +5,17 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from relatum.errors import ModelError, TrainingError
-from relatum.relation.specs import BatchFormer
-from relatum.relation.streams import repeat_targets, split_streams
+from relatum.models.find import find_classifier
+from relatum.relation.specs import Spec
+from relatum.relation.streams import pick_rows, related_count, repeat_targets, split_streams
 
 MODULE_NAME = "relation"
 SMALL_BATCH = 8
@@ -25,15 +27,25 @@ class Relation:
     Args:
         model: the host, changed in place.
         spec: what was attached.
-        sites: names of the modules whose input is related.
+        sites: names of the modules whose input (a classifier) or output (a layer) is related.
+        at_door: whether the streams begin at the inputs of the model, not at the first site.
+
+    Attributes:
+        chosen: (M,) samples of the related stream in the current pass; None means all, in order.
+        padded: padding mask of the current pass, set by `padding`.
     """
 
-    def __init__(self, model: nn.Module, spec: BatchFormer, sites: tuple[str, ...]) -> None:
+    def __init__(self, model: nn.Module, spec: Spec, sites: tuple[str, ...], at_door: bool = False) -> None:
         self.model = model
         self.spec = spec
         self.sites = sites
+        self.at_door = at_door
+        self.chosen: Tensor | None = None
+        self.padded: Tensor | None = None
         self._handles: list[RemovableHandle] = []
-        self._inference = False
+        self._inference: Literal["", "both", "related"] = ""
+        self._chosen_of = -1
+        self._begun = False
         self._warned = False
 
     @property
@@ -44,7 +56,7 @@ class Relation:
     @property
     def active(self) -> bool:
         """Whether a forward pass would relate samples now: in training mode, or inside `inference()`."""
-        return self.attached and (self.model.training or self._inference)
+        return self.attached and (self.model.training or bool(self._inference))
 
     @property
     def module(self) -> nn.Module:
@@ -54,26 +66,43 @@ class Relation:
         return self.model.get_submodule(MODULE_NAME)
 
     @property
+    def single_stream(self) -> bool:
+        """Whether related features replace the plain ones now, instead of joining them."""
+        return not self.spec.keeps_plain or self._inference == "related"
+
+    @property
     def stream_names(self) -> tuple[str, ...]:
         """The streams in the output of the model now, in their order."""
         if not self.active:
             return ("plain",)
-        return ("plain", "related") if self.spec.shared_classifier else ("related",)
+        return ("related",) if self.single_stream else ("plain", "related")
 
     def targets(self, targets: Any) -> Any:
-        """Repeat targets (tensors, lists, dicts, soft labels) to fit the output of the model, in stream order."""
-        return repeat_targets(targets, len(self.stream_names))
+        """Repeat targets (tensors, lists, dicts, soft labels) to fit the last output, in stream order."""
+        return repeat_targets(targets, len(self.stream_names), self.chosen)
+
+    def stream_targets(self, targets: Any) -> dict[str, Any]:
+        """Return the targets of each stream of the last output by name."""
+        return {name: pick_rows(targets, self._rows_of(name)) for name in self.stream_names}
 
     def split(self, output: Any) -> tuple[Any, Any]:
-        """Split a two-stream output (2N, ...) into (plain, related)."""
-        if self.attached and not self.spec.shared_classifier:
-            raise ModelError("shared_classifier=False has one stream, the related one; there is nothing to split.")
-        return split_streams(output)
+        """Split a two-stream output (N + M, ...) into (plain, related); M = N unless related_fraction is below 1."""
+        if self.attached and self.single_stream:
+            raise ModelError("there is one stream, the related one; there is nothing to split.")
+        return split_streams(output, self.spec.related_fraction)
 
     def streams(self, output: Any) -> dict[str, Any]:
         """Return the output of each stream by name, whatever mode the model is in."""
         names = self.stream_names
-        return dict(zip(names, split_streams(output), strict=True)) if len(names) == 2 else {names[0]: output}
+        return dict(zip(names, self.split(output), strict=True)) if len(names) == 2 else {names[0]: output}
+
+    def in_related(self, plain: Tensor) -> Tensor:
+        """Return those rows of the plain stream that have a counterpart in the related one, in its order."""
+        rows: Tensor = pick_rows(plain, self._rows_of("related"))
+        return rows
+
+    def _rows_of(self, stream: str) -> Tensor | None:
+        return self.chosen if stream == "related" and not self.single_stream else None
 
     def param_groups(
         self, base_lr: float, lr_scale: float = 0.1, weight_decay: float | None = None
@@ -117,17 +146,62 @@ class Relation:
 
     def _classifier_passes_gradients(self) -> bool:
         """False for a classifier that starts at zero, as torchvision's ViT: its first gradients are zero rightly."""
-        sites = (self.model.get_submodule(name) for name in self.sites)
-        return any(bool(p.any()) for site in sites for p in site.parameters() if p.ndim > 1)
+        try:
+            classifiers = [module for _, module in find_classifier(self.model)]
+        except ModelError:
+            return True  # a model that does not classify
+        return any(bool(p.any()) for module in classifiers for p in module.parameters() if p.ndim > 1)
 
     @contextmanager
-    def inference(self) -> Iterator[nn.Module]:
-        """Relate samples in evaluation mode too: inside, the output has the streams that it has in training."""
-        before, self._inference = self._inference, True
+    def inference(self, streams: Literal["both", "related"] = "both") -> Iterator[nn.Module]:
+        """Relate samples in evaluation mode too.
+
+        Args:
+            streams: "both" gives the output that training has; "related" gives the related stream alone, (N, ...),
+                without the cost of the plain one: mini-batch inference, with any number of sites.
+        """
+        before, self._inference = self._inference, streams
         try:
             yield self.model
         finally:
             self._inference = before
+
+    @contextmanager
+    def padding(self, mask: Tensor) -> Iterator[nn.Module]:
+        """Leave padded positions out: inside, they neither attend nor are attended to.
+
+        Args:
+            mask: bool, True is padding: (N, L) for tokens, or (N, H, W), which is resized to each feature map.
+        """
+        before, self.padded = self.padded, mask
+        try:
+            yield self.model
+        finally:
+            self.padded = before
+
+    # -- called by the hooks -----------------------------------------------------------------------------------
+
+    def begin_pass(self) -> None:
+        """A forward pass of the root begins: forget the choice of the last one."""
+        self.chosen, self._chosen_of, self._begun = None, -1, self.at_door
+
+    def choose(self, n: int, device: torch.device) -> None:
+        """Draw the samples of the related stream among `n`, once a pass: a recomputation finds the same choice."""
+        if self.spec.related_fraction < 1 and self._chosen_of != n:
+            self.chosen = torch.randperm(n, device=device)[: related_count(n, self.spec.related_fraction)]
+            self._chosen_of = n
+
+    def note_site(self, site: str, rows: int, first: bool) -> None:
+        """A site is reached: check the order of the sites, and warn about a small batch."""
+        if first:
+            self._begun = True
+            if not torch.compiler.is_compiling():
+                self.note_batch(rows)
+        elif not (self._begun or self.single_stream):
+            raise ModelError(
+                f"'{site}' ran before '{self.sites[0]}', where the streams begin; list the sites of "
+                "BatchFormerV2(at=...) in the order in which they run."
+            )
 
     def note_batch(self, n: int) -> None:
         """Warn once when the relation batch is too small to relate anything."""

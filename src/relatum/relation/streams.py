@@ -1,7 +1,11 @@
-"""Two-stream algebra: the order is always [plain; related], and these functions are the only ones that know it."""
+"""Two-stream algebra: the order is always [plain; related], and these functions are the only ones that know it.
+
+With a related fraction f < 1 the related stream holds ceil(f N) of the N samples; `rows` names them.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,44 +15,88 @@ from torch import Tensor
 
 from relatum.errors import ModelError
 
+_ROUNDING = 1e-9  # 0.1 x 30 is a little more than 3 in binary and must not become 4
 
-def repeat_targets(targets: Any, times: int = 2) -> Any:
+
+def related_count(n: int, fraction: float = 1.0) -> int:
+    """How many of `n` samples are in the related stream."""
+    return n if fraction == 1.0 else math.ceil(fraction * n - _ROUNDING)
+
+
+def plain_count(total: int, fraction: float = 1.0) -> int:
+    """How many samples a two-stream batch of `total` rows began with: the inverse of n + related_count(n)."""
+    n = total // 2 if fraction == 1.0 else math.floor((total + _ROUNDING) / (1 + fraction))
+    if n + related_count(n, fraction) != total:
+        raise ModelError(
+            f"cannot split {total} rows into two streams: they are not N plain and {fraction:g} x N related samples. "
+            "Was the model in evaluation mode, or the relation detached?"
+        )
+    return n
+
+
+def repeat_targets(targets: Any, times: int = 2, rows: Tensor | None = None) -> Any:
     """Repeat everything per-sample in `targets`, stream after stream.
 
     Tensors and arrays are repeated along dimension 0, lists (one entry per sample) are concatenated with themselves,
     dictionaries and tuples are walked. Numbers, strings, None and 0-dimensional tensors belong to the batch as a
     whole and stay as they are.
+
+    Args:
+        targets: any nesting of the above.
+        times: number of streams, 1 or 2.
+        rows: the samples of the second stream; None means all.
     """
     if times == 1:
         return targets
-    if isinstance(targets, Tensor):
-        return torch.cat([targets] * times) if targets.ndim else targets
-    if isinstance(targets, np.ndarray):
-        return np.concatenate([targets] * times) if targets.ndim else targets
-    if isinstance(targets, list):
-        return targets * times
+    if isinstance(targets, Tensor | np.ndarray | list):
+        return _append(targets, pick_rows(targets, rows))
     if isinstance(targets, Mapping):
-        return {key: repeat_targets(value, times) for key, value in targets.items()}
+        return {key: repeat_targets(value, times, rows) for key, value in targets.items()}
     if isinstance(targets, tuple):
-        parts = [repeat_targets(value, times) for value in targets]
-        return type(targets)(*parts) if hasattr(targets, "_fields") else tuple(parts)
+        return _same_tuple(targets, [repeat_targets(value, times, rows) for value in targets])
     return targets
 
 
-def split_streams(output: Any) -> tuple[Any, Any]:
-    """Separate a two-stream output, (2N, ...) tensors in any nesting, into (plain, related)."""
+def pick_rows(targets: Any, rows: Tensor | None) -> Any:
+    """Return the targets of the samples `rows` only, in any nesting; None picks all."""
+    if rows is None:
+        return targets
+    if isinstance(targets, Tensor):
+        return targets[rows.to(targets.device)] if targets.ndim else targets
+    if isinstance(targets, np.ndarray):
+        return targets[rows.cpu().numpy()] if targets.ndim else targets
+    if isinstance(targets, list):
+        return [targets[i] for i in rows.tolist()]
+    if isinstance(targets, Mapping):
+        return {key: pick_rows(value, rows) for key, value in targets.items()}
+    if isinstance(targets, tuple):
+        return _same_tuple(targets, [pick_rows(value, rows) for value in targets])
+    return targets
+
+
+def split_streams(output: Any, fraction: float = 1.0) -> tuple[Any, Any]:
+    """Separate a two-stream output, tensors of N + M rows in any nesting, into (plain, related)."""
     if isinstance(output, Tensor):
-        if output.ndim == 0 or output.shape[0] % 2:
-            raise ModelError(
-                f"cannot split an output of shape {tuple(output.shape)} into two streams: its first dimension is not "
-                "even. Was the model in evaluation mode, or the relation detached?"
-            )
-        plain, related = output.chunk(2)
-        return plain, related
+        if output.ndim == 0:
+            raise ModelError("cannot split a single number into two streams.")
+        n = plain_count(output.shape[0], fraction)
+        return output[:n], output[n:]
     if isinstance(output, Mapping):
-        pairs = {key: split_streams(value) for key, value in output.items()}
+        pairs = {key: split_streams(value, fraction) for key, value in output.items()}
         return {k: p for k, (p, _) in pairs.items()}, {k: r for k, (_, r) in pairs.items()}
     if isinstance(output, list | tuple):
-        both = [split_streams(value) for value in output]
+        both = [split_streams(value, fraction) for value in output]
         return type(output)(p for p, _ in both), type(output)(r for _, r in both)
     return output, output
+
+
+def _append(first: Any, second: Any) -> Any:
+    if isinstance(first, list):
+        return first + second
+    if not first.ndim:
+        return first
+    return torch.cat([first, second]) if isinstance(first, Tensor) else np.concatenate([first, second])
+
+
+def _same_tuple(like: tuple[Any, ...], parts: list[Any]) -> tuple[Any, ...]:
+    return type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)
