@@ -24,7 +24,7 @@ from relatum.recipes.catalog import find_recipe, list_recipes
 FOLDER = Path(__file__).parents[1] / "docs"
 PAGES = sorted(FOLDER.glob("*.md"))
 EXPECTED = {
-    "data", "evaluate", "extending", "file-formats", "index", "models",
+    "batchformer-v2", "data", "evaluate", "extending", "file-formats", "index", "models",
     "objectives", "pitfalls", "recipes", "relation", "report", "train",
 }  # fmt: skip
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -114,7 +114,7 @@ def test_resolve_refuses_what_is_not_there() -> None:
     with pytest.raises((AttributeError, ImportError)):
         resolve("relatum.data.shapes.no_such_thing")
     with pytest.raises((AttributeError, ImportError)):
-        resolve("relatum.BatchFormerV2")
+        resolve("relatum.BatchFormerV9")
 
 
 @by_page

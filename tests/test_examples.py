@@ -21,6 +21,7 @@ LAST_WORDS = {
     "own_loop": "'Few'",
     "own_objective": "'Few'",
     "timm_model": "detached: keys as before True",
+    "vision_transformer": "detached: plain output as before True",
 }
 
 

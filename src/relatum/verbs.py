@@ -163,6 +163,7 @@ def evaluate(args: list[str]) -> None:
         adjust_tau: float = 0.0,
         tau_norm: float = 0.0,
         bootstrap: int = 1000,
+        mini_batch: Flag = False,
         data_root: MaybePath = None,
         json: Flag = False,
     ) -> None:
@@ -174,12 +175,13 @@ def evaluate(args: list[str]) -> None:
             adjust_tau: post-hoc logit adjustment with this strength; 0 is off.
             tau_norm: normalise the classifier rows with this power; 0 is off.
             bootstrap: resamples for the confidence interval.
+            mini_batch: score the related stream; the answers then depend on which images share a batch.
             data_root: where the data is now, if it has moved.
             json: print all scores as JSON.
         """
         from relatum.recipes.classification import evaluate_run
 
-        config = EvalConfig(shot_rule, adjust_tau, tau_norm, bootstrap)
+        config = EvalConfig(shot_rule, adjust_tau, tau_norm, bootstrap, mini_batch)
         check(config, "command line")
         if run.is_file():
             raise ConfigError(f"{run} is a file; relatum evaluate needs the run directory, which names the data.")

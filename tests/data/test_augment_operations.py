@@ -82,7 +82,7 @@ BLENDS = ("Color", "Contrast", "Sharpness")
 
 
 @pytest.mark.parametrize("size", [(32, 32), (24, 40)])
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("name", [name for name in OPERATIONS if name != "SolarizeAdd"])  # torchvision has none
 def test_operation_equals_torchvision(name, size):
     images = some_images(62, *size)
     m = strengths_of(name, len(images), *size)

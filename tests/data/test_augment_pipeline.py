@@ -16,6 +16,7 @@ CHAINS = {
     "cifar": {"augment": "autoaugment", "cutout": 8},
     "rand": {"augment": "randaugment", "magnitude": 12, "erasing": 0.5},
     "imagenet": {"augment": "imagenet"},
+    "deit": {"augment": "deit", "erasing": 0.25},
 }
 
 

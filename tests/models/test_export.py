@@ -74,6 +74,7 @@ def _check_logits(trained: Trained, pixels: np.ndarray, logits: torch.Tensor) ->
 FOREIGN = (
     ("vit", "vit_tiny_patch16_224", "linear", {"img_size": 32, "depth": 2, "patch_size": 8}, "safetensors", "timm"),
     ("cosine", "vit_tiny_patch16_224", "cosine", {"img_size": 32, "depth": 1}, "safetensors", "model.safetensors"),
+    ("small", "vit-nano-p8", "linear", {"img_size": 32}, "safetensors", "timm"),
     ("resnet10", "resnet10", "linear", {"img_size": 32}, "safetensors", "model.safetensors"),
     ("program", "resnet20-cifar", "cosine", {"img_size": 32}, "torch-export", "torch.export"),
 )

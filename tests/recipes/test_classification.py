@@ -240,3 +240,25 @@ def test_data_of_other_classes_is_refused_at_evaluation(config, tmp_path):
     with pytest.raises(DataError, match="other classes than"):
         evaluate_run(tmp_path / "run", config.evaluate, str(tmp_path / "other"))
     assert evaluate_run(tmp_path / "run", config.evaluate).keys() == {"val"}
+
+
+def test_mini_batch_inference_brings_the_trained_relation_back(config, tmp_path):
+    model = {"name": "vit-nano-p8"}
+    related = _with(config, model=model, relation={"name": "batchformer-v2", "at": ("all",), "lr_scale": 1.0})
+    done = run(related, "own", tmp_path / "run", Display(quiet=True))
+    plain = evaluate_run(tmp_path / "run", related.evaluate)["val"]
+    asked = replace(related.evaluate, mini_batch=True)
+    scores = evaluate_run(tmp_path / "run", asked)["val"]
+    assert plain.nll == pytest.approx(done.scores["val"].nll, rel=1e-5)
+    assert scores.nll != pytest.approx(plain.nll, rel=1e-6)
+    during = run(replace(related, evaluate=asked), "own", tmp_path / "second", Display(quiet=True))
+    assert during.scores["val"].nll == pytest.approx(scores.nll, rel=1e-5)
+    with pytest.raises(ConfigError, match="mini_batch"):
+        build(replace(config, evaluate=asked))
+
+
+def test_batchformer_v2_settings_reach_the_model(config):
+    settings = {"name": "batchformer-v2", "at": ("blocks.1-3",), "share": True, "related_fraction": 0.5}
+    task, _ = build(_with(config, model={"name": "vit-nano-p8"}, relation=settings))
+    assert task.relation.sites == ("blocks.1", "blocks.2", "blocks.3") and len(task.relation.module) == 1
+    assert task.train().model(torch.randn(8, 3, 16, 16)).shape == (12, 3)

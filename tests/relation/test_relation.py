@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from relatum import BatchFormer, attach, attached_relation
+from relatum import BatchFormer, BatchFormerV2, attach, attached_relation, create_model
 from relatum.errors import ConfigError, ModelError, TrainingError
 
 
@@ -191,10 +191,29 @@ def test_eight_samples_are_not_warned_about():
         model(images(8))
 
 
-def test_a_batchnorm_that_would_see_both_streams_is_warned_about():
+@pytest.mark.parametrize("fraction", [1.0, 0.5])
+def test_a_batchnorm_normalises_each_stream_alone_and_remembers_the_plain_one(fraction):
     model = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 5)))
-    with pytest.warns(UserWarning, match="BatchNorm"):
-        attach(model, BatchFormer(at="2"))
+    never = copy.deepcopy(model)
+    relation = attach(model, BatchFormer(at="2", dropout=0.0, related_fraction=fraction))
+    x = torch.randn(10, 3, 2, 2)
+    plain, related = relation.split(model(x))
+    assert torch.equal(plain, never(x))
+    assert not torch.equal(relation.in_related(plain), related)
+    assert torch.equal(model[2][0].running_mean, never[2][0].running_mean)
+    features = relation.module[0](never[1](x.flatten(1)), relation.chosen)
+    expected = never[2][1]((features - features.mean(0)) / (features.var(0, unbiased=False) + 1e-5).sqrt())
+    torch.testing.assert_close(related, expected)
+
+
+def test_batchnorms_of_a_network_after_the_first_site_keep_plain_statistics():
+    model = create_model("resnet20-cifar", 5)
+    never = copy.deepcopy(model)
+    relation = attach(model, BatchFormerV2(at="layer1.0"))
+    x = torch.randn(9, 3, 16, 16)
+    assert torch.equal(relation.split(model(x))[0], never(x))
+    state = never.state_dict()
+    assert all(torch.equal(t, state[k]) for k, t in model.state_dict().items() if not k.startswith("relation."))
 
 
 def test_unpooled_features_are_refused_by_name():

@@ -15,7 +15,8 @@ from torch import nn
 from relatum.config import TrainConfig
 from relatum.errors import ConfigError
 from relatum.train import fit
-from relatum.train.optim import build_optimizer, learning_rate, set_learning_rate, weight_decay_groups
+from relatum.train.groups import weight_decay_groups
+from relatum.train.optim import build_optimizer, learning_rate, set_learning_rate
 
 COSINE = TrainConfig(epochs=10, lr=0.2, min_lr=0.02, warmup_epochs=2.0, warmup_start=0.1)
 
@@ -149,6 +150,13 @@ def test_optimizers_get_their_settings():
     )
     assert isinstance(adam, torch.optim.AdamW)
     assert tuple(adam.param_groups[0]["betas"]) == (0.85, 0.95)
+
+
+def test_beta2_is_refused_where_it_would_be_ignored():
+    groups = weight_decay_groups(Net().named_parameters(), 0.01, True)
+    assert build_optimizer(groups, replace(TRAIN, optimizer="adamw", beta2=0.95)).param_groups[0]["betas"][1] == 0.95
+    with pytest.raises(ConfigError, match="beta2 is a setting of adamw"):
+        build_optimizer(groups, replace(TRAIN, optimizer="sgd", beta2=0.95))
 
 
 def test_set_learning_rate_scales_each_group():

@@ -184,3 +184,19 @@ def test_frozen_modules_stay_in_evaluation_mode():
 def test_a_task_must_say_what_its_loss_is():
     with pytest.raises(TypeError, match=r"must define forward\(batch\)"):
         Task()(_batch())
+
+
+def test_a_related_fraction_has_its_own_targets_and_agreement():
+    built, batch = _related(spec=BatchFormer(dropout=0.0, heads=2, related_fraction=0.4)), _batch()
+    torch.manual_seed(3)
+    output = built(batch)
+    torch.manual_seed(3)
+    with torch.no_grad():
+        plain, related = built.relation.split(built.model(batch.inputs))
+    rows, entropy = built.relation.chosen, torch.nn.functional.cross_entropy
+    assert 1 < len(related) == len(rows) < len(plain) and torch.equal(output["logits"], plain)
+    own = entropy(related, batch.targets[rows])
+    assert not torch.allclose(own, entropy(related, batch.targets[: len(rows)]))
+    torch.testing.assert_close(output["loss"].detach(), 0.5 * entropy(plain, batch.targets) + 0.5 * own)
+    same = plain[rows].argmax(1) == related.argmax(1)
+    assert float(output["agreement"]) == pytest.approx(float(same.double().mean()))

@@ -14,8 +14,8 @@ from relatum.batch import Batch
 from relatum.config import DataConfig
 from relatum.data.augment.mixing import Mixer
 from relatum.data.augment.pipeline import TrainAugment, build_augment
-from relatum.data.memory import Progress, decode_all, lives_in_memory
-from relatum.data.preprocess import Preprocess
+from relatum.data.memory import Progress, decode_all, held_smaller, lives_in_memory, stored_side
+from relatum.data.preprocess import SMALL_IMAGE, Preprocess
 from relatum.data.sampler_base import Sampler
 from relatum.data.samplers import build_sampler
 from relatum.data.seeding import generator_for
@@ -38,7 +38,7 @@ class TrainLoader:
         batch_size: samples per batch.
         seed: of the augmentation.
         workers: loader processes, where images do not live in memory.
-        images: all images (N, 3, S, S) uint8, where they do.
+        images: all images (N, 3, S, S) uint8, where they do; smaller where the augmentation enlarges its crop.
         mixer: mixup or cutmix over each batch.
     """
 
@@ -219,9 +219,16 @@ def _train_loader(
     source: ImageSource, config: DataConfig, sampler: Sampler, seed: int, total: int, progress: Progress | None
 ) -> TrainLoader:
     augment = build_augment(config)
+    whole_batch = config.batch_size * sampler.world
+    if config.repeats > whole_batch:
+        raise ConfigError(
+            f"data.repeats is {config.repeats}, but a batch over all processes has {whole_batch} images and would show "
+            "one image only; lower data.repeats or raise data.batch_size."
+        )
     images = None
     if lives_in_memory(source, config, total, full_resolution=augment.crops_full_images):
-        images = decode_all(source, config.image_size, config.image_size, config.workers, progress)
+        side = stored_side(source, config.image_size, full_resolution=augment.crops_full_images)
+        images = decode_all(source, side, side, config.workers, progress)
     mixer = Mixer(config.mixup, config.cutmix, source.num_classes) if config.mixup or config.cutmix else None
     return TrainLoader(
         source, sampler, augment, config.batch_size, seed=seed, workers=config.workers, images=images, mixer=mixer
@@ -233,7 +240,9 @@ def _eval_loader(
 ) -> EvalLoader:
     preprocess = Preprocess.from_config(config)
     images = None
-    if lives_in_memory(source, config, total):
+    # Small arrays for a large model are in memory anyway: they are enlarged batch by batch instead of copied.
+    enlarged = config.image_size > SMALL_IMAGE and held_smaller(source, config.image_size)
+    if lives_in_memory(source, config, total) and not enlarged:
         mine = source.subset(np.asarray(eval_part(len(source), rank, world), dtype=np.int64))
         images = decode_all(mine, config.image_size, preprocess.resize, config.workers, progress)
     return EvalLoader(

@@ -3,6 +3,13 @@
 Order is a pure function of (seed, epoch, rank, world). The global order is the same on all ranks, and rank r takes
 every world-th sample from r on. Where it does not divide evenly it is padded by wrapping around to its start, so all
 ranks have the same length; that length does not change from epoch to epoch.
+
+Repeated augmentation (`views` above 1) takes only the first samples of the epoch's order and puts each of them `views`
+times side by side, so that the epoch keeps its length and another part of the data is seen in each epoch. The views of
+a sample stand in one batch over all ranks, but where such a batch begins or ends within them (batch size times ranks is
+no multiple of `views`, as in DeiT with 3 views and 1024 images). The repeated order is dealt out like any other, every
+world-th place to a rank, so neighbouring ranks hold the views of a sample, as in DeiT; with a single process they meet
+in its own batch, and a relation attends over them.
 """
 
 from __future__ import annotations
@@ -31,6 +38,7 @@ class Sampler(ABC):
         epochs: length of the training, which some samplers need.
         rank: this process.
         world: number of processes.
+        views: how often each drawn sample is repeated, side by side, within the length of the epoch; 1 is off.
 
     Attributes:
         name: what recipes call it.
@@ -50,23 +58,29 @@ class Sampler(ABC):
         epochs: int = 1,
         rank: int = 0,
         world: int = 1,
+        views: int = 1,
     ) -> None:
         self.targets: Indices = np.asarray(targets, dtype=np.int64)
         if not len(self.targets):
             raise DataError("there are no training samples to draw from; check the training split.")
         if not 0 <= rank < world:
             raise ConfigError(f"rank {rank} does not exist among {world} processes; ranks are 0 to {world - 1}.")
+        if views < 1:
+            raise ConfigError(f"data.repeats is {views}; each drawn image needs at least one view, so set 1 or more.")
         self.counts: Indices = np.bincount(self.targets, minlength=num_classes)
         self.num_classes, self.seed, self.epochs, self.rank, self.world = num_classes, seed, epochs, rank, world
-        self.size = len(self.targets)
+        self.views, self.size = views, len(self.targets)
 
     @abstractmethod
     def order(self, epoch: int) -> Indices:
-        """Return the sample indices of `epoch` over all ranks, (size,)."""
+        """Return the sample indices of `epoch` over all ranks, before views are repeated, (size,)."""
 
     def indices(self, epoch: int) -> Indices:
         """Return this rank's sample indices of `epoch`, (len(self),)."""
-        padded = np.resize(self.order(epoch), len(self) * self.world)  # np.resize repeats from the start
+        drawn = self.order(epoch)
+        if self.views > 1:
+            drawn = np.repeat(drawn[: -(-self.size // self.views)], self.views)[: self.size]
+        padded = np.resize(drawn, len(self) * self.world)  # np.resize repeats from the start
         return padded[self.rank :: self.world]
 
     def __len__(self) -> int:

@@ -134,7 +134,13 @@ class Deferred(Sampler):
         if (first.size, first.rank, first.world) != (then.size, then.rank, then.world):
             raise ConfigError("deferred re-sampling needs two samplers of the same size, rank and number of processes.")
         super().__init__(
-            first.targets, first.num_classes, seed=first.seed, epochs=epochs, rank=first.rank, world=first.world
+            first.targets,
+            first.num_classes,
+            seed=first.seed,
+            epochs=epochs,
+            rank=first.rank,
+            world=first.world,
+            views=first.views,
         )
         self.first, self.then, self.start, self.size = first, then, start, first.size
 
@@ -167,10 +173,10 @@ def build_sampler(
     rank: int = 0,
     world: int = 1,
 ) -> Sampler:
-    """Make the sampler that `config.sampler` and `config.drs_start` ask for."""
+    """Make the sampler that `config.sampler`, `config.drs_start` and `config.repeats` ask for."""
     if config.sampler not in SAMPLERS:
         raise ConfigError(f"unknown sampler '{config.sampler}'; {suggest(config.sampler, SAMPLERS)}")
-    settings = {"seed": seed, "epochs": epochs, "rank": rank, "world": world}
+    settings = {"seed": seed, "epochs": epochs, "rank": rank, "world": world, "views": config.repeats}
     first = SAMPLERS[config.sampler](targets, num_classes, **settings)
     if config.drs_start >= 1:
         return first

@@ -15,6 +15,7 @@ from relatum.errors import ModelError
 from relatum.models.create import OWN_MODELS
 from relatum.models.find import find_classifier
 from relatum.models.heads import CosineClassifier
+from relatum.models.small_vit import IMAGE_SIZE, SMALL_VITS, TIMM_NAME, timm_arguments
 
 if TYPE_CHECKING:
     from relatum.trained import Trained
@@ -66,7 +67,10 @@ def blueprint(trained: Trained) -> Blueprint:
     heads = find_classifier(trained.model)
     cosine = tuple((where, head) for where, head in heads if isinstance(head, CosineClassifier))
     classes = len(trained.class_names)
-    if name in OWN_MODELS:
+    if name in SMALL_VITS:
+        args = _without_size(trained.kwargs) | timm_arguments(name, trained.kwargs.get("img_size", IMAGE_SIZE))
+        name = TIMM_NAME
+    elif name in OWN_MODELS:
         args = _without_size(trained.kwargs)
     else:
         name = name.partition(".")[0]  # a tag names published weights, and these are others

@@ -19,11 +19,12 @@ from relatum.evaluate import Scores, evaluate
 from relatum.models import create_model
 from relatum.models.freeze import freeze_backbone
 from relatum.objectives import build_objective
-from relatum.relation import BatchFormer, Relation, attach
+from relatum.relation import Relation, attach
+from relatum.relation.build import build_spec, stream_weights
 from relatum.train import ClassificationTask, Display, Run, RunDirectory, fit
 from relatum.train.device import pick_device
 from relatum.train.run import finished_run
-from relatum.trained import load
+from relatum.trained import load, load_relation
 
 
 def build(config: RunConfig, display: Display | None = None) -> tuple[ClassificationTask, Loaders]:
@@ -41,7 +42,7 @@ def build(config: RunConfig, display: Display | None = None) -> tuple[Classifica
         model,
         objective,
         _attach(config, model),
-        streams=settings.streams,
+        streams=stream_weights(settings),
         relation_lr_scale=settings.lr_scale,
         relation_weight_decay=None if settings.weight_decay < 0 else settings.weight_decay,
         frozen=frozen,
@@ -73,7 +74,7 @@ def run(config: RunConfig, recipe: str, out: Path, display: Display | None = Non
 def _model_options(config: RunConfig) -> dict[str, Any]:
     settings = config.model
     options = {"head": settings.head, "scale": settings.scale, "weights": settings.weights}
-    return {**options, "drop_rate": settings.drop_rate, **_size_option(config)}
+    return {**options, "drop_rate": settings.drop_rate, "drop_path": settings.drop_path, **_size_option(config)}
 
 
 def _size_option(config: RunConfig) -> dict[str, int]:
@@ -81,21 +82,22 @@ def _size_option(config: RunConfig) -> dict[str, int]:
 
 
 def _attach(config: RunConfig, model: torch.nn.Module) -> Relation | None:
-    settings = config.relation
-    if settings.name == "none":
-        return None
-    spec = BatchFormer(
-        heads=settings.heads,
-        layers=settings.layers,
-        dropout=settings.dropout,
-        hidden=settings.hidden or None,
-        shared_classifier=settings.shared_classifier,
-    )
-    return attach(model, spec)
+    spec = build_spec(config.relation)
+    return None if spec is None else attach(model, spec)
+
+
+def _bring_back_relation(config: RunConfig, model: torch.nn.Module, path: Path) -> None:
+    relation = _attach(config, model)
+    if relation is None:
+        raise ConfigError(f"{path} was trained without a relation; mini-batch inference needs one.")
+    load_relation(path, relation)
 
 
 def _check_together(config: RunConfig) -> None:
     """Checks of settings that only make sense side by side."""
+    build_spec(config.relation), stream_weights(config.relation)
+    if config.evaluate.mini_batch and config.relation.name == "none":
+        raise ConfigError("evaluate.mini_batch keeps a relation at evaluation; there is none (relation.name is none).")
     if config.relation.name != "none" and config.data.batch_size < 2:
         raise ConfigError(
             "a relation needs other samples: data.batch_size 1 leaves nothing to attend to; use 8 or more."
@@ -126,6 +128,8 @@ def evaluate_run(path: Path, evaluation: EvalConfig, data_root: str = "") -> dic
     if loaders.prior.names != trained.class_names:
         raise DataError(f"the data at '{data.root}' has other classes than {path} was trained on.")
     device = pick_device(config.train.device)
+    if evaluation.mini_batch:
+        _bring_back_relation(config, trained.model, path)
     return {
         split: evaluate(trained.model.to(device), loader, loaders.prior, config=evaluation, split=split, device=device)
         for split, loader in loaders.evals.items()

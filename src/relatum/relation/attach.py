@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch import nn
 from relatum.errors import ConfigError, ModelError
 from relatum.models.find import named_module
 from relatum.relation.attention import BatchAttention
+from relatum.relation.batchnorm import keep_plain_statistics
 from relatum.relation.hooks import Boundary, GiveBoth, RelateInput, RelateOutput, RelationHook, TakePlain
 from relatum.relation.layout import Layout, count_class_tokens
 from relatum.relation.relation import MODULE_NAME, Relation
@@ -45,7 +45,6 @@ def attach(model: nn.Module, spec: Spec, *, num_classes: int | None = None) -> R
     sites = find_sites(model, spec, num_classes)
     layouts = [_layout(model, spec, site) for site in sites]
     doubled, prefix = _door(model, spec)
-    _warn_about_batchnorm(model, sites)
     return _insert(model, spec, sites, layouts, doubled, prefix)
 
 
@@ -91,7 +90,7 @@ def _insert(
             first = number == 0 and not at_door
             hook = RelateOutput(relation, attention, layout, first, _parameters(site.module))
             handles.append(site.module.register_forward_hook(hook, with_kwargs=True))
-    relation._handles = handles
+    relation._handles = handles + keep_plain_statistics(relation, _on_both_streams(model, sites, prefix))
     return relation
 
 
@@ -148,20 +147,13 @@ def _parameters(module: nn.Module) -> tuple[str, ...]:
     return tuple(p.name for p in parameters if p.kind in positional)
 
 
-def _warn_about_batchnorm(model: nn.Module, sites: list[Site]) -> None:
-    """Running statistics made of both streams fit neither alone; warn where that is going to happen."""
-    site = sites[0]
-    after = site.module.modules() if site.side == "input" else _modules_after(model, site.module)
-    if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in after):
-        what = (
-            f"'{site.name}' holds a BatchNorm" if site.side == "input" else f"there is a BatchNorm after '{site.name}'"
-        )
-        cure = "Name the last Linear with BatchFormer(at=...)." if site.side == "input" else "Choose a later layer."
-        warnings.warn(
-            f"{what}, which in training will see plain and related features together; its running statistics then fit "
-            f"neither alone. {cure}",
-            stacklevel=3,
-        )
+def _on_both_streams(model: nn.Module, sites: list[Site], prefix: dict[str, nn.Module]) -> list[nn.Module]:
+    """Modules that get plain and related rows together."""
+    if sites[0].side == "input":
+        return [part for site in sites for part in site.module.modules()]
+    once = {part for module in prefix.values() for part in module.modules()}
+    after = model.modules() if prefix else _modules_after(model, sites[0].module)
+    return [module for module in after if module not in once]
 
 
 def _modules_after(model: nn.Module, site: nn.Module) -> Iterator[nn.Module]:

@@ -64,6 +64,7 @@ class Boundary(RelationHook):
         first = next(iter(doubled.values()))
         device = first.device if isinstance(first, Tensor) else torch.device("cpu")
         self.relation.choose(len(first), device)
+        self.relation.note_doubling(len(first))
 
 
 class TakePlain(RelationHook):

@@ -46,6 +46,7 @@ class Relation:
         self._inference: Literal["", "both", "related"] = ""
         self._chosen_of = -1
         self._begun = False
+        self._batch = 0
         self._warned = False
 
     @property
@@ -191,10 +192,25 @@ class Relation:
             self.chosen = torch.randperm(n, device=device)[: related_count(n, self.spec.related_fraction)]
             self._chosen_of = n
 
+    def plain_rows(self, rows: int) -> int | None:
+        """How many of `rows` are plain where the streams have begun; None where there is one stream.
+
+        A layer may have folded positions into the rows: (N L, C) keeps the order of the streams.
+        """
+        if not self.active or self.single_stream or not (self._begun and self._batch):
+            return None
+        both = self._batch + related_count(self._batch, self.spec.related_fraction)
+        return rows // both * self._batch if rows % both == 0 else None
+
+    def note_doubling(self, n: int) -> None:
+        """The inputs of `n` samples were repeated at the door."""
+        if self.at_door:
+            self._batch = n
+
     def note_site(self, site: str, rows: int, first: bool) -> None:
         """A site is reached: check the order of the sites, and warn about a small batch."""
         if first:
-            self._begun = True
+            self._begun, self._batch = True, rows
             if not torch.compiler.is_compiling():
                 self.note_batch(rows)
         elif not (self._begun or self.single_stream):

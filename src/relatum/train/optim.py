@@ -1,13 +1,11 @@
-"""Optimizers, parameter groups and learning-rate schedules."""
+"""Optimizers and learning-rate schedules."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import nn
 
 from relatum.config import TrainConfig
 from relatum.errors import ConfigError
@@ -16,21 +14,10 @@ from relatum.errors import ConfigError
 _ROUNDING = 1e-9
 
 
-def weight_decay_groups(
-    named: Iterable[tuple[str, nn.Parameter]], weight_decay: float, decay_all: bool
-) -> list[dict[str, Any]]:
-    """Divide trainable parameters into decayed and not decayed (biases, norms: everything with one dimension)."""
-    trainable = [p for _, p in named if p.requires_grad]
-    if decay_all:
-        return [{"params": trainable, "weight_decay": weight_decay, "lr_scale": 1.0}] if trainable else []
-    matrices = [p for p in trainable if p.ndim > 1]
-    vectors = [p for p in trainable if p.ndim <= 1]
-    pairs = ((matrices, weight_decay), (vectors, 0.0))
-    return [{"params": p, "weight_decay": decay, "lr_scale": 1.0} for p, decay in pairs if p]
-
-
 def build_optimizer(groups: list[dict[str, Any]], config: TrainConfig) -> torch.optim.Optimizer:
     """Make the optimizer of `config` over parameter groups that may carry `lr_scale`."""
+    if config.optimizer == "sgd" and config.beta2 != TrainConfig.beta2:
+        raise ConfigError("train.beta2 is a setting of adamw, and sgd has none; leave it out, or use adamw.")
     for group in groups:
         group["lr"] = config.lr * group.setdefault("lr_scale", 1.0)
     betas = (config.momentum, config.beta2)

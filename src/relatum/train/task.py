@@ -14,7 +14,7 @@ from relatum.errors import ConfigError, suggest
 from relatum.models.outputs import as_logits
 from relatum.objectives import Objective
 from relatum.relation import Relation
-from relatum.train.optim import weight_decay_groups
+from relatum.train.groups import model_groups, weight_decay_groups
 
 StreamLoss = Literal["mean", "released"] | tuple[float, float]
 # The released Balanced Softmax trainer adds both stream losses and, once more, the mean over all 2N rows.
@@ -39,7 +39,7 @@ class Task(nn.Module):
 
     def param_groups(self, config: TrainConfig) -> list[dict[str, Any]]:
         """Optimizer groups; `lr_scale` in a group multiplies the scheduled rate."""
-        return weight_decay_groups(self.model.named_parameters(), config.weight_decay, config.decay_all)
+        return model_groups(self.model, config)
 
     def fingerprint(self) -> dict[str, Any]:
         """Enough of the task to notice that a run directory is used for another."""
@@ -105,16 +105,16 @@ class ClassificationTask(Task):
         if self.relation is None:
             loss = self.objective(logits, batch.targets)
             return {"loss": loss, "logits": logits, "accuracy": _accuracy(logits, batch.targets)}
-        return self._two_streams(self.relation.streams(logits), batch.targets)
+        return self._streams(self.relation, logits, batch.targets)
 
-    def _two_streams(self, streams: dict[str, Tensor], targets: Tensor) -> dict[str, Tensor]:
-        # Both streams have the same targets, so the mean over 2N rows is the mean of the two stream losses.
-        losses = {name: self.objective(logits, targets) for name, logits in streams.items()}
+    def _streams(self, relation: Relation, output: Tensor, target: Tensor) -> dict[str, Tensor]:
+        streams, targets = relation.streams(output), relation.stream_targets(target)
+        losses = {name: self.objective(logits, targets[name]) for name, logits in streams.items()}
         weights = self.stream_weights if len(streams) == 2 else dict.fromkeys(streams, 1.0)
         parts = {f"loss/{name}": loss.detach() for name, loss in losses.items()}
-        parts |= {f"accuracy/{name}": _accuracy(logits, targets) for name, logits in streams.items()}
+        parts |= {f"accuracy/{name}": _accuracy(logits, targets[name]) for name, logits in streams.items()}
         if len(streams) == 2:
-            same = streams["plain"].argmax(1) == streams["related"].argmax(1)
+            same = relation.in_related(streams["plain"]).argmax(1) == streams["related"].argmax(1)
             parts["agreement"] = same.float().mean()
         total = torch.stack([weights[name] * loss for name, loss in losses.items()]).sum()
         logits = streams.get("plain", next(iter(streams.values())))
@@ -128,13 +128,11 @@ class ClassificationTask(Task):
         """Groups of the model and, with their own rate and decay, of the relation."""
         if self.relation is None:
             return super().param_groups(config)
-        own = {id(p) for p in self.relation.module.parameters()}
-        host = [(n, p) for n, p in self.model.named_parameters() if id(p) not in own]
         decay = config.weight_decay if self.relation_weight_decay is None else self.relation_weight_decay
         related = weight_decay_groups(self.relation.module.named_parameters(), decay, config.decay_all)
         for group in related:
             group["lr_scale"] = self.relation_lr_scale
-        return weight_decay_groups(host, config.weight_decay, config.decay_all) + related
+        return model_groups(self.model, config, without=self.relation.module.parameters()) + related
 
     def fingerprint(self) -> dict[str, Any]:
         """Enough of the task to notice that a run directory is used for another."""

@@ -6,6 +6,7 @@ from relatum.data.augment.mixing import Mixer
 from relatum.data.augment.occlusion import Cutout, RandomErasing
 from relatum.data.augment.pipeline import TrainAugment, build_augment
 from relatum.data.augment.policies import AutoAugment, RandAugment
+from relatum.data.augment.timm_randaugment import TimmRandAugment
 
 __all__ = [
     "AutoAugment",
@@ -17,6 +18,7 @@ __all__ = [
     "RandAugment",
     "RandomErasing",
     "RandomResizedCrop",
+    "TimmRandAugment",
     "TrainAugment",
     "build_augment",
 ]

@@ -65,9 +65,16 @@ def posterize(images: Tensor, bits: Tensor) -> Tensor:
 
 
 def solarize(images: Tensor, threshold: Tensor) -> Tensor:
-    """Invert the pixels of image i that reach `threshold[i]` (0 to 255)."""
-    reached = (images >= _each(threshold.float().ceil(), torch.uint8)).to(torch.uint8)
-    return images ^ reached.neg_()  # -1 is 255 in uint8, and v xor 255 is 255 - v: several times faster than `where`
+    """Invert the pixels of image i that reach `threshold[i]` (0 to 256; no pixel reaches 256)."""
+    lowest = threshold.float().ceil()
+    reached = (images >= _each(lowest.clamp(max=255), torch.uint8)).to(torch.uint8)
+    # v xor 255 is 255 - v: several times faster than `where`.
+    return images ^ reached.mul_(_each(255 * (lowest < 256), torch.uint8))
+
+
+def solarize_add(images: Tensor, addition: Tensor) -> Tensor:
+    """Add `addition[i]` (0 to 128) to the pixels of image i that are below 128."""
+    return images + (images < 128).to(torch.uint8).mul_(_each(addition, torch.uint8))
 
 
 def autocontrast(images: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Where each pixel comes from: pad-crop, flip, random resized crop, and one affine gather for shear, shift and turn.
 
 All functions take uint8 images (N, 3, H, W) and one set of parameters per image. Pixels from outside the image are
-black (0 before normalisation), as in the papers' code and in torchvision's default.
+black (0 before normalisation), as in the papers' code and in torchvision's default, unless a `fill` is given.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn import functional
 
 
-def remap(images: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Give each output place the pixel at column `x`, row `y` of its image, or 0 when that lies outside.
+def remap(images: Tensor, x: Tensor, y: Tensor, fill: Tensor | None = None) -> Tensor:
+    """Give each output place the pixel at column `x`, row `y` of its image, or `fill` when that lies outside.
 
     An integer gather on uint8: for small images several times faster than `grid_sample` on floats.
 
@@ -23,6 +23,7 @@ def remap(images: Tensor, x: Tensor, y: Tensor) -> Tensor:
         images: (N, C, H, W) uint8.
         x: source columns, int64, of a shape that broadcasts with `y` to (N, H', W').
         y: source rows, int64.
+        fill: colour of places outside, (C,) uint8; default black.
 
     Returns:
         (N, C, H', W') uint8.
@@ -31,7 +32,8 @@ def remap(images: Tensor, x: Tensor, y: Tensor) -> Tensor:
     inside = ((y >= 0) & (y < h)) & ((x >= 0) & (x < w))
     index = torch.add(x.clamp(0, w - 1), y.clamp(0, h - 1), alpha=w)
     pixels = images.flatten(2).gather(2, index.flatten(1).unsqueeze(1).expand(-1, c, -1))
-    return pixels.view(n, c, *index.shape[1:]).mul_(inside.unsqueeze(1))
+    pixels = pixels.view(n, c, *index.shape[1:]).mul_(inside.unsqueeze(1))
+    return pixels if fill is None else pixels.add_(fill.view(-1, 1, 1) * inside.logical_not().unsqueeze(1))
 
 
 @dataclass(frozen=True)
@@ -113,12 +115,13 @@ class RandomResizedCrop:
         return torch.cat(parts)
 
 
-def affine(images: Tensor, matrices: Tensor) -> Tensor:
-    """Move the pixels of each image by its own affine map, nearest neighbour, black outside.
+def affine(images: Tensor, matrices: Tensor, fill: Tensor | None = None) -> Tensor:
+    """Move the pixels of each image by its own affine map, nearest neighbour, `fill` outside.
 
     Args:
         images: (N, C, H, W) uint8.
         matrices: (N, 2, 3) float64, from output to source place (x, y, 1), measured in pixels from the image centre.
+        fill: colour of places outside, (C,) uint8; default black.
 
     Returns:
         (N, C, H, W) uint8.
@@ -129,4 +132,4 @@ def affine(images: Tensor, matrices: Tensor) -> Tensor:
     a, b, c, d, e, f = matrices.to(torch.float32).view(-1, 6, 1, 1).unbind(1)
     x = (a * columns + c) + b * rows + (w - 1) / 2
     y = (d * columns + f) + e * rows + (h - 1) / 2
-    return remap(images, x.round_().long(), y.round_().long())
+    return remap(images, x.round_().long(), y.round_().long(), fill)

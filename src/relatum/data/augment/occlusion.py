@@ -42,9 +42,10 @@ class Cutout:
 
 @dataclass(frozen=True)
 class RandomErasing:
-    """With probability `chance` fill a box of each normalised image with standard normal noise, pixel by pixel.
+    """With probability `chance` fill one box of each normalised image with standard normal noise, pixel by pixel.
 
-    Boxes follow timm's rule: area 0.02 to 1/3 of the image, aspect 0.3 to 3.3, up to ten tries for one that fits.
+    Boxes follow timm's rule: area 0.02 to 1/3 of the image, aspect 0.3 to 3.3, up to ten tries for one that fits. This
+    is timm's mode "pixel" with a count of one, which DeiT uses with a chance of 0.25.
     """
 
     chance: float

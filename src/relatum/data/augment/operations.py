@@ -28,6 +28,7 @@ OPERATIONS = (
     "AutoContrast",
     "Equalize",
     "Invert",
+    "SolarizeAdd",
 )
 SIGNED = torch.tensor([1 <= k <= 9 for k in range(len(OPERATIONS))])
 _FIRST_COLOUR = OPERATIONS.index("Brightness")
@@ -42,15 +43,17 @@ _COLOUR: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (
     lambda images, m: colour.autocontrast(images),
     lambda images, m: colour.equalize(images),
     lambda images, m: colour.invert(images),
+    colour.solarize_add,
 )
 
 
 @lru_cache(maxsize=32)
 def strengths(bins: int, height: int, width: int) -> Tensor:
-    """Return the unsigned strength of every operation at every level, (operations, bins) float64.
+    """Return torchvision's unsigned strength of every operation at every level, (operations, bins) float64.
 
     Shear is a slope, translation is in pixels, rotation in degrees; the factors of colour operations are 1 + strength;
-    posterize counts the bits kept, solarize is a share of 255. Operations without a strength have 0.
+    posterize counts the bits kept, solarize is a share of 255. Operations without a strength have 0; so has
+    SolarizeAdd (a number of grey levels), which torchvision lacks.
     """
     table = torch.zeros(len(OPERATIONS), bins, dtype=torch.float64)
     reach = {"ShearX": 0.3, "ShearY": 0.3, "TranslateX": 150 / 331 * width, "TranslateY": 150 / 331 * height}
@@ -83,7 +86,7 @@ def affine_matrices(operations: Tensor, magnitudes: Tensor, height: int, width: 
     return torch.stack([first, second], dim=1)
 
 
-def apply_operations(images: Tensor, operations: Tensor, magnitudes: Tensor) -> Tensor:
+def apply_operations(images: Tensor, operations: Tensor, magnitudes: Tensor, fill: Tensor | None = None) -> Tensor:
     """Apply to each image its own operation, each operation running once.
 
     The images are sorted by operation, so that each operation works in place on one slice, and then sorted back.
@@ -92,6 +95,7 @@ def apply_operations(images: Tensor, operations: Tensor, magnitudes: Tensor) -> 
         images: (N, 3, H, W) uint8; not changed.
         operations: positions in `OPERATIONS`, (N,) int64.
         magnitudes: signed strengths, (N,) float64.
+        fill: colour that shear, shift and turn bring in from outside, (3,) uint8; default black.
 
     Returns:
         (N, 3, H, W) uint8.
@@ -102,7 +106,7 @@ def apply_operations(images: Tensor, operations: Tensor, magnitudes: Tensor) -> 
     moved = slice(ends[0], ends[_FIRST_COLOUR - 1])
     if moved.start < moved.stop:
         matrices = affine_matrices(operations[moved], magnitudes[moved], *images.shape[-2:])
-        images[moved] = affine(images[moved], matrices)
+        images[moved] = affine(images[moved], matrices, fill)
     for kind, operation in enumerate(_COLOUR, start=_FIRST_COLOUR):
         part = slice(ends[kind - 1], ends[kind])
         if part.start < part.stop:

@@ -16,15 +16,20 @@ from relatum.data.augment.colour import ColorJitter
 from relatum.data.augment.geometric import HorizontalFlip, PadCrop, RandomResizedCrop
 from relatum.data.augment.occlusion import Cutout, RandomErasing
 from relatum.data.augment.policies import AutoAugment, RandAugment
+from relatum.data.augment.timm_randaugment import TimmRandAugment
 from relatum.data.preprocess import NORMALISE, fit_square, normalise, to_tensor
 from relatum.errors import ConfigError
+
+Policy = AutoAugment | RandAugment | TimmRandAugment
 
 
 class TrainAugment:
     """Augment and normalise training images.
 
     weak: pad by an eighth of the side, crop, flip. autoaugment, randaugment: weak, then the policy. imagenet: random
-    resized crop, flip, colour jitter. Then, where switched on: Cutout, normalisation, random erasing.
+    resized crop, flip, colour jitter. deit: random resized crop, flip, timm's RandAugment; a crop of an image smaller
+    than `image_size` is enlarged. (The released DeiT code crops with bicubic instead of bilinear interpolation, and
+    with padding instead of resizing at 32 pixels.) Then, where switched on: Cutout, normalisation, random erasing.
 
     Args:
         config: the data settings.
@@ -33,15 +38,11 @@ class TrainAugment:
     def __init__(self, config: DataConfig) -> None:
         size = config.image_size
         weak = config.augment in ("weak", "autoaugment", "randaugment")
-        policies: dict[str, AutoAugment | RandAugment] = {
-            "autoaugment": AutoAugment(),
-            "randaugment": RandAugment(config.magnitude),
-        }
         self.size = size
         self.pad_crop = PadCrop(size // 8) if weak else None
-        self.resized_crop = RandomResizedCrop(size) if config.augment == "imagenet" else None
+        self.resized_crop = RandomResizedCrop(size) if config.augment in ("imagenet", "deit") else None
         self.flip = None if config.augment == "none" else HorizontalFlip()
-        self.policy = policies.get(config.augment)
+        self.policy = _build_policy(config)
         self.jitter = ColorJitter() if config.augment == "imagenet" else None
         self.cutout = Cutout(config.cutout) if config.cutout else None
         self.erasing = RandomErasing(config.erasing) if config.erasing else None
@@ -95,6 +96,19 @@ class TrainAugment:
         if self.policy is not None:
             images = self.policy.apply(images, self.policy.sample(n, h, w, generator))
         return images if self.jitter is None else self.jitter.apply(images, self.jitter.sample(n, generator))
+
+
+def _build_policy(config: DataConfig) -> Policy | None:
+    match config.augment:
+        case "autoaugment":
+            return AutoAugment()
+        case "randaugment":
+            return RandAugment(config.magnitude)
+        case "deit":
+            mean, _ = NORMALISE[config.normalise]
+            return TimmRandAugment(config.magnitude, fill=tuple(round(255 * value) for value in mean))
+        case _:
+            return None
 
 
 def build_augment(config: DataConfig) -> TrainAugment:

@@ -58,14 +58,15 @@ class Plan(NamedTuple):
     magnitudes: Tensor
 
 
-def apply_plan(images: Tensor, plan: Plan) -> Tensor:
-    """Apply the operations of `plan` to (N, 3, H, W) uint8 images, pass by pass."""
+def apply_plan(images: Tensor, plan: Plan, fill: Tensor | None = None) -> Tensor:
+    """Apply the operations of `plan` to (N, 3, H, W) uint8 images, pass by pass; `fill` as in `apply_operations`."""
     for operations, magnitudes in zip(plan.operations.T, plan.magnitudes.T, strict=True):
-        images = apply_operations(images, operations.contiguous(), magnitudes.contiguous())
+        images = apply_operations(images, operations.contiguous(), magnitudes.contiguous(), fill)
     return images
 
 
-def _with_signs(operations: Tensor, magnitudes: Tensor, generator: torch.Generator) -> Plan:
+def with_signs(operations: Tensor, magnitudes: Tensor, generator: torch.Generator) -> Plan:
+    """Turn the strengths of operations that have two directions around with probability one half."""
     negative = torch.rand(operations.shape, generator=generator) < 0.5
     return Plan(operations, torch.where(negative & SIGNED[operations], -magnitudes, magnitudes))
 
@@ -91,7 +92,7 @@ class AutoAugment:
         happens = torch.rand((n, 2), generator=generator) < self._chances[chosen]
         operations = self._operations[chosen] * happens
         magnitudes = strengths(10, height, width)[operations, self._levels[chosen]]
-        return _with_signs(operations, magnitudes, generator)
+        return with_signs(operations, magnitudes, generator)
 
     def apply(self, images: Tensor, plan: Plan) -> Tensor:
         """Apply the choices to (N, 3, H, W) uint8 images."""
@@ -100,7 +101,7 @@ class AutoAugment:
 
 @dataclass(frozen=True)
 class RandAugment:
-    """`passes` operations per image, each uniform over all but Invert, at level `magnitude` of 0 to 30."""
+    """`passes` operations per image, each uniform over torchvision's (no Invert), at level `magnitude` of 0 to 30."""
 
     magnitude: int = 9
     passes: int = 2
@@ -109,7 +110,7 @@ class RandAugment:
         """Choose for `n` images of the given size."""
         operations = torch.randint(OPERATIONS.index("Invert"), (n, self.passes), generator=generator)
         magnitudes = strengths(31, height, width)[operations, self.magnitude]
-        return _with_signs(operations, magnitudes, generator)
+        return with_signs(operations, magnitudes, generator)
 
     def apply(self, images: Tensor, plan: Plan) -> Tensor:
         """Apply the choices to (N, 3, H, W) uint8 images."""
