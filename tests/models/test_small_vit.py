@@ -13,7 +13,7 @@ from relatum.models.export_blueprint import blueprint
 from relatum.models.small_vit import SMALL_VITS
 
 # Written out again, so that a slip in the table shows: width, depth, heads.
-SIZES = {"nano": (128, 6, 4), "tiny": (192, 12, 3), "small": (384, 12, 6)}
+SIZES = {"pico": (64, 6, 2), "nano": (128, 6, 4), "tiny": (192, 12, 3), "small": (384, 12, 6)}
 
 
 def test_every_size_has_every_patch_and_a_name():

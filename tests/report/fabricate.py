@@ -44,6 +44,13 @@ def long_tail(classes: int, largest: int = 400, imbalance: float = 100.0) -> np.
     return np.floor(largest * imbalance ** (-np.arange(classes) / max(classes - 1, 1))).astype(np.int64)
 
 
+def streams(method: Method, loss: float) -> dict[str, float]:
+    """What a run with a relation logs of its streams."""
+    if method.relation == "none":
+        return {}
+    return {"loss/plain": 0.95 * loss, "loss/related": 1.05 * loss, "agreement": 1 / (1 + loss)}
+
+
 def simulate(method: Method, counts: np.ndarray, seed: int, per_class: int = 50, rule: str = "standard") -> dict:
     """Draw predictions and confidences, and compute every score from them."""
     rng = np.random.default_rng(seed)
@@ -95,7 +102,7 @@ def scores(true, predicted, confidence, counts, labels, rule) -> dict:
     }  # fmt: skip
 
 
-def metric_rows(final: dict, epochs: int, seed: int, steps: int = 8) -> list[dict]:
+def metric_rows(method: Method, final: dict, epochs: int, seed: int, steps: int = 8) -> list[dict]:
     rng = np.random.default_rng(seed + 1)
     rows = []
     for step in range(1, epochs * steps + 1):
@@ -103,7 +110,7 @@ def metric_rows(final: dict, epochs: int, seed: int, steps: int = 8) -> list[dic
         if step % 2 == 0:
             loss = 0.4 + 2.6 * np.exp(-epoch / 6) + rng.normal(0, 0.05)
             rows.append({"kind": "train", "epoch": epoch, "step": step, "loss": float(loss), "lr": 0.1,
-                         "images_per_second": 900.0, "loss/plain": float(loss) * 1.1})  # fmt: skip
+                         "images_per_second": 900.0, **streams(method, float(loss))})  # fmt: skip
         if step % steps == 0:
             grown = min(1.0, 1.02 - np.exp(-epoch / 7) + rng.normal(0, 0.01))
             accuracies = {name: final["groups"][name]["accuracy"] for name in GROUPS}
@@ -162,7 +169,7 @@ def run(
     described = manifest(method, counts, [row["name"] for row in final["per_class"]], seed)
     (path / "manifest.json").write_text(json.dumps(described), encoding="utf-8")
     (path / "scores.json").write_text(json.dumps({"test": final}), encoding="utf-8")
-    rows = metric_rows(final, epochs, seed)
+    rows = metric_rows(method, final, epochs, seed)
     (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
 

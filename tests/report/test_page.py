@@ -201,3 +201,11 @@ def test_seeds_are_drawn_as_their_mean(fabricate, tmp_path):
     text = render(load_records([tmp_path]))
     assert "mean ± std, seeds 0, 1" in text and "drawn as their mean" in text
     assert "drawn as their mean" not in render(load_records([tmp_path / "run-s0"]))
+
+
+def test_streams_are_drawn_for_runs_with_a_relation_only(fabricate, tmp_path):
+    related = fabricate.run(tmp_path, fabricate.METHODS[2], epochs=4)
+    plain = fabricate.run(tmp_path, fabricate.METHODS[0], epochs=4)
+    drawn = render(load_records([related]))
+    assert "Agreement of plain and related stream" in drawn and "Loss of the related stream minus" in drawn
+    assert "Agreement of plain and related stream" not in render(load_records([plain]))

@@ -14,6 +14,7 @@ TIMM_NAME = "vit_tiny_patch16_224"
 IMAGE_SIZE = 32
 
 _SIZES = {
+    "pico": {"embed_dim": 64, "depth": 6, "num_heads": 2},
     "nano": {"embed_dim": 128, "depth": 6, "num_heads": 4},
     "tiny": {"embed_dim": 192, "depth": 12, "num_heads": 3},
     "small": {"embed_dim": 384, "depth": 12, "num_heads": 6},

@@ -90,7 +90,7 @@ def _insert(
             first = number == 0 and not at_door
             hook = RelateOutput(relation, attention, layout, first, _parameters(site.module))
             handles.append(site.module.register_forward_hook(hook, with_kwargs=True))
-    relation._handles = handles + keep_plain_statistics(relation, _on_both_streams(model, sites, prefix))
+    relation._handles = handles + keep_plain_statistics(relation, _on_both_streams(relation, sites, prefix))
     return relation
 
 
@@ -122,7 +122,7 @@ def _layout(model: nn.Module, spec: Spec, site: Site) -> Layout:
 
 def _door(model: nn.Module, spec: Spec) -> tuple[tuple[str, ...], dict[str, nn.Module]]:
     """Which inputs are doubled at the door, by name, and which modules run once nevertheless."""
-    known = _parameters(model)
+    known = _parameters(model, by_name=True)
     wanted = spec.inputs if isinstance(spec, BatchFormerV2) else None
     if wanted is None:
         wanted = _DETECTOR_INPUTS if _DETECTOR_MARK in known and isinstance(spec, BatchFormerV2) else ("labels",)
@@ -130,9 +130,14 @@ def _door(model: nn.Module, spec: Spec) -> tuple[tuple[str, ...], dict[str, nn.M
     unknown = [name for name in wanted if name not in known]
     if unknown:
         raise ModelError(f"{type(model).__name__}.forward has no argument '{unknown[0]}'; it has {', '.join(known)}.")
-    if not set(wanted) - {"labels"}:
-        return wanted, {}
     names = spec.prefix if isinstance(spec, BatchFormerV2) else ()
+    if not set(wanted) - {"labels"}:
+        if names:
+            raise ConfigError(
+                f"prefix={names} does nothing here: the streams begin at the first site, and what comes before it runs "
+                "once anyway. Leave prefix out, or name the per-sample inputs with BatchFormerV2(inputs=...)."
+            )
+        return wanted, {}
     return wanted, {n: named_module(model, n) for n in (_backbones(model) if names is None else names)}
 
 
@@ -141,18 +146,20 @@ def _backbones(model: nn.Module) -> tuple[str, ...]:
     return tuple(names[:1])
 
 
-def _parameters(module: nn.Module) -> tuple[str, ...]:
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+def _parameters(module: nn.Module, by_name: bool = False) -> tuple[str, ...]:
+    """Names of the arguments of `module`: those that can be given by position, in order, or all with a name."""
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    kinds = (*by_position, inspect.Parameter.KEYWORD_ONLY) if by_name else by_position
     parameters = inspect.signature(module.forward).parameters.values()
-    return tuple(p.name for p in parameters if p.kind in positional)
+    return tuple(p.name for p in parameters if p.kind in kinds)
 
 
-def _on_both_streams(model: nn.Module, sites: list[Site], prefix: dict[str, nn.Module]) -> list[nn.Module]:
+def _on_both_streams(relation: Relation, sites: list[Site], prefix: dict[str, nn.Module]) -> list[nn.Module]:
     """Modules that get plain and related rows together."""
     if sites[0].side == "input":
         return [part for site in sites for part in site.module.modules()]
     once = {part for module in prefix.values() for part in module.modules()}
-    after = model.modules() if prefix else _modules_after(model, sites[0].module)
+    after = relation.model.modules() if relation.at_door else _modules_after(relation.model, sites[0].module)
     return [module for module in after if module not in once]
 
 

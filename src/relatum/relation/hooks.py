@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from relatum.errors import ModelError
 from relatum.relation.attention import BatchAttention
 from relatum.relation.gather import relate_across_processes
 from relatum.relation.layout import Layout
 from relatum.relation.padding import fit_padding, from_argument
-from relatum.relation.streams import plain_count, repeat_targets, split_streams
+from relatum.relation.streams import count_samples, plain_count, repeat_targets, same_tuple, split_streams
 
 if TYPE_CHECKING:
     from relatum.relation.relation import Relation
@@ -61,10 +61,11 @@ class Boundary(RelationHook):
         return (*positional, *args[len(positional) :]), {k: both.get(k, v) for k, v in kwargs.items()}
 
     def _choose(self, doubled: dict[str, Any]) -> None:
-        first = next(iter(doubled.values()))
-        device = first.device if isinstance(first, Tensor) else torch.device("cpu")
-        self.relation.choose(len(first), device)
-        self.relation.note_doubling(len(first))
+        leaves = [leaf for value in doubled.values() for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+        device = leaves[0].device if leaves else torch.device("cpu")
+        n = count_samples(next(iter(doubled.values())))
+        self.relation.choice.ask("the door", n, device)
+        self.relation.note_doubling(n)
 
 
 class TakePlain(RelationHook):
@@ -113,8 +114,7 @@ class SiteHook(RelationHook):
             return self._attend(x, None, padding)
         if self.first:
             plain = whole = x
-            relation.choose(x.shape[0], x.device)
-            rows = relation.chosen
+            rows = relation.choice.ask(self.layout.site, x.shape[0], x.device)
         else:
             plain, related = split_streams(x, relation.spec.related_fraction)
             rows = relation.chosen
@@ -186,7 +186,7 @@ class RelateOutput(SiteHook):
             )
         dim = self.relation.spec.batch_dim  # type: ignore[union-attr]
         related = self.relate(features.movedim(dim, 0), self._padding(args, kwargs)).movedim(0, dim)
-        return type(output)((related, *output[1:])) if isinstance(output, tuple | list) else related
+        return _with_first(output, related) if isinstance(output, tuple | list) else related
 
     def _padding(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
         name = self.relation.spec.padding  # type: ignore[union-attr]
@@ -199,3 +199,8 @@ def _plain_rows(value: Any, fraction: float) -> Any:
     if not isinstance(value, Tensor) or not value.ndim:
         return value
     return value[: plain_count(value.shape[0], fraction)]
+
+
+def _with_first(output: tuple[Any, ...] | list[Any], first: Tensor) -> Any:
+    parts = [first, *output[1:]]
+    return parts if isinstance(output, list) else same_tuple(output, parts)

@@ -46,14 +46,15 @@ class Layout:
         Returns:
             The related samples, (M, ...) in the layout of `whole`.
         """
-        if self._is_channels_first(whole):
-            return relate(whole.movedim(1, -1)).movedim(-1, 1)
-        if whole.shape[-1] != self.width:
+        first = self._is_channels_first(whole)
+        if whole.shape[1 if first else -1] != self.width:
             raise ModelError(
                 f"'{self.site}' gives features of shape {tuple(whole.shape)}, but the relation was built for width "
                 f"{self.width}; give the right one with BatchFormerV2(width=..., channels=...)."
             )
-        return relate(whole) if self.tokens == "all" else self._some_tokens(whole, relate, rows)
+        if self.tokens != "all":
+            return self._some_tokens(whole, relate, rows)
+        return relate(whole.movedim(1, -1)).movedim(-1, 1) if first else relate(whole)
 
     @property
     def part(self) -> slice:
@@ -62,7 +63,7 @@ class Layout:
         return {"all": slice(None), "class": slice(0, k), "patch": slice(k, None)}[self.tokens]
 
     def _is_channels_first(self, x: Tensor) -> bool:
-        if x.ndim != 4:
+        if x.ndim < 4:
             return False
         if self.channels_first is not None:
             return self.channels_first

@@ -14,6 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from relatum.errors import ModelError, TrainingError
 from relatum.models.find import find_classifier
+from relatum.relation.choice import Choice
 from relatum.relation.specs import Spec
 from relatum.relation.streams import pick_rows, related_count, repeat_targets, split_streams
 
@@ -31,7 +32,7 @@ class Relation:
         at_door: whether the streams begin at the inputs of the model, not at the first site.
 
     Attributes:
-        chosen: (M,) samples of the related stream in the current pass; None means all, in order.
+        choice: the samples of the related stream in the current pass, where they are not all.
         padded: padding mask of the current pass, set by `padding`.
     """
 
@@ -40,11 +41,10 @@ class Relation:
         self.spec = spec
         self.sites = sites
         self.at_door = at_door
-        self.chosen: Tensor | None = None
+        self.choice = Choice(spec.related_fraction)
         self.padded: Tensor | None = None
         self._handles: list[RemovableHandle] = []
         self._inference: Literal["", "both", "related"] = ""
-        self._chosen_of = -1
         self._begun = False
         self._batch = 0
         self._warned = False
@@ -53,6 +53,11 @@ class Relation:
     def attached(self) -> bool:
         """Whether the relation is on the model now."""
         return MODULE_NAME in self.model._modules
+
+    @property
+    def chosen(self) -> Tensor | None:
+        """(M,) samples of the related stream in the last pass; None means all, in order."""
+        return self.choice.rows
 
     @property
     def active(self) -> bool:
@@ -184,13 +189,8 @@ class Relation:
 
     def begin_pass(self) -> None:
         """A forward pass of the root begins: forget the choice of the last one."""
-        self.chosen, self._chosen_of, self._begun = None, -1, self.at_door
-
-    def choose(self, n: int, device: torch.device) -> None:
-        """Draw the samples of the related stream among `n`, once a pass: a recomputation finds the same choice."""
-        if self.spec.related_fraction < 1 and self._chosen_of != n:
-            self.chosen = torch.randperm(n, device=device)[: related_count(n, self.spec.related_fraction)]
-            self._chosen_of = n
+        self.choice.forget()
+        self._begun = self.at_door
 
     def plain_rows(self, rows: int) -> int | None:
         """How many of `rows` are plain where the streams have begun; None where there is one stream.
@@ -206,6 +206,8 @@ class Relation:
         """The inputs of `n` samples were repeated at the door."""
         if self.at_door:
             self._batch = n
+            if not torch.compiler.is_compiling():
+                self.note_batch(n)
 
     def note_site(self, site: str, rows: int, first: bool) -> None:
         """A site is reached: check the order of the sites, and warn about a small batch."""

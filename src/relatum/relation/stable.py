@@ -22,7 +22,8 @@ class StableLayer(nn.Module):
         dim: feature width C.
         heads: query heads; must divide C.
         hidden: feed-forward width.
-        dropout: dropout on the output of each branch, active in training mode only.
+        dropout: share of the channels of each branch that is dropped, the same at all positions of a sample (drawing
+            random numbers for every position is what dropout costs on a CPU); active in training mode only.
     """
 
     def __init__(self, dim: int, heads: int, hidden: int, dropout: float) -> None:
@@ -52,10 +53,15 @@ class StableLayer(nn.Module):
         """
         normed = self.norm1(everyone)
         x, asking = (everyone, normed) if rows is None else (everyone[rows], normed[rows])
-        x = x + self.scale1 * self.dropout(self._attend(asking, normed, ignored))
-        hidden = functional.gelu(self.linear1(self.norm2(x)))
-        related: Tensor = x + self.scale2 * self.dropout(self.linear2(hidden))
+        x = x + self._attend(asking, normed, ignored) * self._gate(self.scale1, len(x))
+        hidden = self.linear1(self.norm2(x)).relu()
+        related: Tensor = x + self.linear2(hidden) * self._gate(self.scale2, len(x))
         return related
+
+    def _gate(self, scale: Tensor, samples: int) -> Tensor:
+        """The scale of a branch with dropped channels, (M, 1, C): one draw for all positions of a sample."""
+        gate: Tensor = self.dropout(scale.expand(samples, 1, -1))
+        return gate
 
     def _attend(self, asking: Tensor, everyone: Tensor, ignored: Tensor | None) -> Tensor:
         m, positions, dim = asking.shape

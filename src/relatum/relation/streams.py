@@ -34,6 +34,13 @@ def plain_count(total: int, fraction: float = 1.0) -> int:
     return n
 
 
+def count_samples(targets: Any) -> int:
+    """How many samples `targets` belong to: the length of the first tensor, array or list in them."""
+    while isinstance(targets, Mapping | tuple):
+        targets = next(iter(targets.values() if isinstance(targets, Mapping) else targets))
+    return len(targets)
+
+
 def repeat_targets(targets: Any, times: int = 2, rows: Tensor | None = None) -> Any:
     """Repeat everything per-sample in `targets`, stream after stream.
 
@@ -53,7 +60,7 @@ def repeat_targets(targets: Any, times: int = 2, rows: Tensor | None = None) -> 
     if isinstance(targets, Mapping):
         return {key: repeat_targets(value, times, rows) for key, value in targets.items()}
     if isinstance(targets, tuple):
-        return _same_tuple(targets, [repeat_targets(value, times, rows) for value in targets])
+        return same_tuple(targets, [repeat_targets(value, times, rows) for value in targets])
     return targets
 
 
@@ -70,24 +77,35 @@ def pick_rows(targets: Any, rows: Tensor | None) -> Any:
     if isinstance(targets, Mapping):
         return {key: pick_rows(value, rows) for key, value in targets.items()}
     if isinstance(targets, tuple):
-        return _same_tuple(targets, [pick_rows(value, rows) for value in targets])
+        return same_tuple(targets, [pick_rows(value, rows) for value in targets])
     return targets
 
 
 def split_streams(output: Any, fraction: float = 1.0) -> tuple[Any, Any]:
-    """Separate a two-stream output, tensors of N + M rows in any nesting, into (plain, related)."""
+    """Separate a two-stream output, tensors of N + M rows in any nesting, into (plain, related).
+
+    What belongs to the batch as a whole, such as the loss in the output of a transformers model, is in both.
+    """
     if isinstance(output, Tensor):
         if output.ndim == 0:
             raise ModelError("cannot split a single number into two streams.")
         n = plain_count(output.shape[0], fraction)
         return output[:n], output[n:]
     if isinstance(output, Mapping):
-        pairs = {key: split_streams(value, fraction) for key, value in output.items()}
+        pairs = {key: _split_part(value, fraction) for key, value in output.items()}
         return {k: p for k, (p, _) in pairs.items()}, {k: r for k, (_, r) in pairs.items()}
-    if isinstance(output, list | tuple):
-        both = [split_streams(value, fraction) for value in output]
-        return type(output)(p for p, _ in both), type(output)(r for _, r in both)
+    if isinstance(output, list):
+        both = [_split_part(value, fraction) for value in output]
+        return [p for p, _ in both], [r for _, r in both]
+    if isinstance(output, tuple):
+        plain, related = split_streams(list(output), fraction)
+        return same_tuple(output, plain), same_tuple(output, related)
     return output, output
+
+
+def _split_part(value: Any, fraction: float) -> tuple[Any, Any]:
+    whole = isinstance(value, Tensor) and value.ndim == 0
+    return (value, value) if whole else split_streams(value, fraction)
 
 
 def _append(first: Any, second: Any) -> Any:
@@ -98,5 +116,6 @@ def _append(first: Any, second: Any) -> Any:
     return torch.cat([first, second]) if isinstance(first, Tensor) else np.concatenate([first, second])
 
 
-def _same_tuple(like: tuple[Any, ...], parts: list[Any]) -> tuple[Any, ...]:
+def same_tuple(like: tuple[Any, ...], parts: list[Any]) -> tuple[Any, ...]:
+    """Return a tuple of `parts`; named as `like` if that is a named tuple."""
     return type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)

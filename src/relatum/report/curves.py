@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -19,7 +20,22 @@ Curve = tuple[list[float], list[float]]
 def training_loss(records: Sequence[RunRecord]) -> str | None:
     """Draw the training loss over epochs, or return None where no run has logged any."""
     label = "Training loss per epoch of " + ", ".join(record.name for record in records)
-    return _curves("loss", label, [_loss(record) for record in records], "training loss", in_percent=False)
+    curves = [_per_epoch(record, lambda row: finite(row.get("loss"))) for record in records]
+    return _curves("loss", label, curves, "training loss", in_percent=False)
+
+
+def stream_gap(records: Sequence[RunRecord]) -> str | None:
+    """Draw how much larger the loss of the related stream is than that of the plain one, or return None."""
+    label = "Loss of the related stream minus that of the plain one, per epoch of " + ", ".join(r.name for r in records)
+    curves = [_per_epoch(record, _gap) for record in records]
+    return _curves("stream-gap", label, curves, "related minus plain loss", in_percent=False)
+
+
+def stream_agreement(records: Sequence[RunRecord]) -> str | None:
+    """Draw the share of training samples to which both streams give the same class, or return None."""
+    label = "Agreement of plain and related stream per epoch of " + ", ".join(r.name for r in records)
+    curves = [_per_epoch(record, lambda row: finite(row.get("agreement")), 100.0) for record in records]
+    return _curves("agreement", label, curves, "agreement of the streams", in_percent=True)
 
 
 def evaluation(records: Sequence[RunRecord], key: str, words: str) -> str | None:
@@ -41,8 +57,13 @@ def evaluated_split(record: RunRecord) -> str | None:
     return next((name for name in (record.split, "val", *sorted(known)) if name in known), None)
 
 
-def _loss(record: RunRecord) -> Curve:
-    rows = [(float(r["epoch"]), value) for r in record.training() if (value := finite(r.get("loss"))) is not None]
+def _gap(row: dict[str, Any]) -> float | None:
+    plain, related = finite(row.get("loss/plain")), finite(row.get("loss/related"))
+    return None if plain is None or related is None else related - plain
+
+
+def _per_epoch(record: RunRecord, read: Callable[[dict[str, Any]], float | None], scale: float = 1.0) -> Curve:
+    rows = [(float(r["epoch"]), scale * value) for r in record.training() if (value := read(r)) is not None]
     if not rows or max(epoch for epoch, _ in rows) < 3:
         return [epoch for epoch, _ in rows], [value for _, value in rows]
     epochs: dict[float, list[float]] = {}

@@ -126,6 +126,7 @@ def _figures(records: Sequence[RunRecord]) -> dict[str, Any]:
     splits = list(dict.fromkeys(found for r in records if (found := curves.evaluated_split(r))))
     evaluations = [("top1", "accuracy, all classes"), ("few", "accuracy, few-shot classes")]
     drawn = [curves.training_loss(records), *(curves.evaluation(records, key, words) for key, words in evaluations)]
+    streams = [curves.stream_gap(records), curves.stream_agreement(records)]
     return {
         "shapes": [marker_path(i) for i in range(len(records))],
         "bars": _mark(figures.group_bars(records)) if any(record.primary for record in records) else None,
@@ -133,6 +134,7 @@ def _figures(records: Sequence[RunRecord]) -> dict[str, Any]:
         "intervals": any(record.primary.get("interval") for record in records),
         "points_are_means": figures.points_are_means(records),
         "curves": [Markup(svg) for svg in drawn if svg],
+        "streams": [Markup(svg) for svg in streams if svg],
         "evaluated": " and ".join(splits),
         "calibration": _calibration(records),
         "counts": _counts(records),

@@ -190,6 +190,8 @@ class _Trainer:
         epoch, last = self.position.epoch, self.position.epoch >= self.config.epochs
         due = self.config.eval_every and epoch % self.config.eval_every == 0
         shown: dict[str, Any] = {"loss": self.log.last.get("loss", math.nan)}
+        if "agreement" in self.log.last:
+            shown["streams agree"] = _percent(self.log.last["agreement"])
         if due and not last and self.loaders.evals:
             # The test split is looked at during training only where there is no validation split, and never selects.
             split = "val" if "val" in self.loaders.evals else next(iter(self.loaders.evals))
