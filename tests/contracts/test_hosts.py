@@ -3,50 +3,12 @@
 import copy
 
 import pytest
-import timm
 import torch
-import torchvision
-from torch import nn
+from hosts import CLASSES, HOSTS, assert_never_attached, settle, small_vit
 from torch.nn import functional
 
-from relatum import BatchFormer, attach, attached_relation, create_model
+from relatum import BatchFormer, attach, attached_relation
 from relatum.models.outputs import as_logits as rows
-
-CLASSES = 7
-
-
-class HomeMade(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, stride=4), nn.BatchNorm2d(8), nn.ReLU())
-        self.last = nn.Linear(8, CLASSES)
-
-    def forward(self, x):
-        return self.last(self.stem(x).mean((2, 3)))
-
-
-HOSTS = {
-    "cifar resnet20": (lambda: create_model("resnet20-cifar", CLASSES), 32),
-    "timm resnet18": (lambda: timm.create_model("resnet18", num_classes=CLASSES), 32),
-    "timm vit_tiny": (lambda: small_vit("vit_tiny_patch16_224"), 32),
-    "timm convnext_atto": (lambda: timm.create_model("convnext_atto", num_classes=CLASSES), 32),
-    "timm efficientnet_b0": (lambda: timm.create_model("efficientnet_b0", num_classes=CLASSES), 32),
-    "timm deit_tiny_distilled": (lambda: small_vit("deit_tiny_distilled_patch16_224"), 32),
-    "torchvision mobilenet_v3": (lambda: torchvision.models.mobilenet_v3_small(num_classes=CLASSES), 32),
-    "transformers vit": (lambda: transformers_vit(), 32),
-    "home-made": (HomeMade, 16),
-}
-
-
-def small_vit(name):
-    return timm.create_model(name, num_classes=CLASSES, img_size=32, patch_size=8, depth=2)
-
-
-def transformers_vit():
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
-    config = transformers.ViTConfig(**sizes, image_size=32, patch_size=8, num_labels=CLASSES)
-    return transformers.ViTForImageClassification(config)
 
 
 @pytest.fixture(params=list(HOSTS), scope="module")
@@ -56,21 +18,7 @@ def host(request):
     build, size = HOSTS[request.param]
     model = build()
     x = torch.randn(6, 3, size, size)
-    with torch.no_grad():
-        for _ in range(3):
-            model.train()(x)
-        for module in model.modules():
-            if isinstance(module, nn.Linear) and module.out_features == CLASSES:
-                nn.init.normal_(module.weight, std=0.1)
-    return model.eval(), x
-
-
-def hooks_of(model):
-    return [
-        (name, kind, len(getattr(module, kind)))
-        for name, module in model.named_modules()
-        for kind in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    ]
+    return settle(model, x), x
 
 
 @pytest.mark.filterwarnings("ignore:relation batch")
@@ -83,9 +31,7 @@ def test_detach_is_exact(host):
     assert set(model.state_dict()) != set(never.state_dict())
     model.load_state_dict(never.state_dict(), strict=False)  # undo BatchNorm updates of that pass
     assert relation.detach() is model
-    assert list(model.state_dict()) == list(never.state_dict())
-    assert [type(m) for m in model.modules()] == [type(m) for m in never.modules()]
-    assert hooks_of(model) == hooks_of(never)
+    assert_never_attached(model, never)
     assert torch.equal(rows(model.eval()(x)), rows(never.eval()(x)))
     assert rows(model.train()(x)).shape[0] == len(x)
 
