@@ -1,13 +1,15 @@
-"""Shared by the benchmarks: data, interleaved timing, and printing of ratios with their spread."""
+"""Shared by the benchmarks: data, interleaved timing, ratios with their spread, and results kept line by line."""
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -70,3 +72,20 @@ def ratio(over: list[float], under: list[float]) -> str:
     """Median of the ratios of each round, with the smallest and largest."""
     ratios = [a / b for a, b in zip(over, under, strict=True)]
     return f"{statistics.median(ratios):.3f} (rounds {min(ratios):.3f} to {max(ratios):.3f}, n={len(ratios)})"
+
+
+def kept_results(path: str) -> list[dict[str, Any]]:
+    """What an earlier run has written to `path`, one JSON object a line; a line cut short by a crash is left out."""
+    if not path or not Path(path).exists():
+        return []
+    lines = Path(path).read_text(encoding="utf-8").splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("}\n")]
+
+
+def keep_result(path: str, result: Mapping[str, Any]) -> None:
+    """Append one result to `path`; an empty path keeps nothing."""
+    if not path:
+        return
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    with Path(path).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(result) + "\n")

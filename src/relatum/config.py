@@ -128,7 +128,7 @@ class RelationConfig:
     heads: int = ranged(0, 0)
     """Attention heads; must divide the feature width. 0: 4 for batchformer, those of the model for batchformer-v2."""
     hidden: int = ranged(0, 0)
-    """Feed-forward width; 0 means the feature width, as in the paper."""
+    """Feed-forward width; 0 means the feature width (paper), or no feed-forward part (stable)."""
     dropout: float = ranged(0.5, 0.0, 1.0)
     """Dropout inside the relation."""
     tokens: Literal["all", "class", "patch"] = "all"

@@ -34,7 +34,7 @@ def reference(layer, x, heads=HEADS):
     d = c // heads
     out = torch.empty_like(x)
     for p in range(positions):
-        seen = normed(x[:, p], layer.norm1)
+        seen = normed(x[:, p], layer.norm)
         query, key_value = affine(seen, layer.query), affine(seen, layer.key_value)
         key, value = key_value[:, :d], key_value[:, d:]
         mixed = torch.zeros(n, c, dtype=x.dtype)
@@ -44,9 +44,11 @@ def reference(layer, x, heads=HEADS):
                 scores = [float(unit(query[i, part]) @ unit(key[j])) / math.sqrt(d) for j in range(n)]
                 share = [math.exp(s) / sum(math.exp(t) for t in scores) for s in scores]
                 mixed[i, part] = sum(share[j] * value[j] for j in range(n))
-        y = x[:, p] + layer.scale1 * affine(mixed, layer.out)
-        hidden = affine(normed(y, layer.norm2), layer.linear1).clamp(min=0)
-        out[:, p] = y + layer.scale2 * affine(hidden, layer.linear2)
+        y = x[:, p] + layer.scale * affine(mixed, layer.out)
+        if layer.feed_forward is not None:
+            norm, first, _, second = layer.feed_forward
+            y = y + layer.feed_scale * affine(affine(normed(y, norm), first).clamp(min=0), second)
+        out[:, p] = y
     return out
 
 
@@ -59,8 +61,10 @@ def layer_and_input(n=5, positions=3, hidden=12):
     return layer, 3 * torch.randn(n, positions, WIDTH, dtype=torch.float64)
 
 
-def test_equals_the_written_out_layer():
-    layer, x = layer_and_input()
+@pytest.mark.parametrize("hidden", [None, 12])
+def test_equals_the_written_out_layer(hidden):
+    layer, x = layer_and_input(hidden=hidden)
+    assert (layer.feed_forward is None) == (hidden is None)
     with torch.no_grad():
         torch.testing.assert_close(layer(x), reference(layer, x), rtol=1e-9, atol=1e-9)
 
@@ -125,7 +129,7 @@ def test_logits_never_exceed_the_root_of_the_head_width(monkeypatch, size):
         layer.key_value.weight.mul_(size)
         layer(x)
     width = WIDTH // HEADS
-    assert seen[0].shape == (3, HEADS, 5, 5)
+    assert seen[0].shape == (3, 1, 5 * HEADS, 5), "the heads are queries of one key head"
     assert 0 < seen[0].abs().max() <= math.sqrt(width) + 1e-9
 
 
@@ -148,17 +152,17 @@ def test_low_precision_is_kept_out_of_the_softmax(monkeypatch):
 def test_it_begins_as_a_small_step_away_from_the_plain_features():
     layer = StableLayer(WIDTH, HEADS, WIDTH, dropout=0.0)
     x = torch.randn(6, 3, WIDTH, requires_grad=True)
-    assert torch.equal(layer.scale1, torch.full((WIDTH,), BRANCH_SCALE)) and torch.equal(layer.scale1, layer.scale2)
+    assert torch.equal(layer.scale, torch.full((WIDTH,), BRANCH_SCALE)) and torch.equal(layer.scale, layer.feed_scale)
     step = (layer(x) - x).abs().max()
     assert 0 < step < 0.5
     (layer(x) @ torch.randn(WIDTH)).sum().backward()
     assert all(p.grad.any() for p in layer.parameters()), "not zero: every weight learns from the first step"
 
 
-@pytest.mark.parametrize("branch", ["scale1", "scale2"])
+@pytest.mark.parametrize("branch", ["scale", "feed_scale"])
 def test_dropout_drops_channels_of_a_sample_at_all_its_positions(branch):
     layer, x = layer_and_input(8, 3)
-    nn.init.zeros_(getattr(layer, "scale2" if branch == "scale1" else "scale1"))
+    nn.init.zeros_(getattr(layer, "feed_scale" if branch == "scale" else "scale"))
     whole = layer(x) - x
     assert whole.all() and torch.equal(layer(x), layer(x)), "nothing is dropped in evaluation mode"
     step = layer.train()(x) - x

@@ -19,15 +19,15 @@ class PaperLayer(nn.TransformerEncoderLayer):
     Dropout acts on attention weights, attention output, hidden and feed-forward output.
     """
 
-    def __init__(self, dim: int, heads: int, hidden: int, dropout: float) -> None:
+    def __init__(self, dim: int, heads: int, hidden: int | None, dropout: float) -> None:
         # batch_first=False is what makes dimension 0, our samples, the sequence. With True nothing would be related.
-        super().__init__(dim, heads, hidden, dropout, batch_first=False)
+        super().__init__(dim, heads, hidden or dim, dropout, batch_first=False)
 
     def forward(  # type: ignore[override]
         self, everyone: Tensor, rows: Tensor | None = None, ignored: Tensor | None = None
     ) -> Tensor:
         """Relate `rows` of everyone (N, L, C) to all of them; see `StableLayer.forward`."""
-        x = everyone if rows is None else everyone[rows]
+        x = everyone if rows is None else everyone.index_select(0, rows)
         attended, _ = self.self_attn(x, everyone, everyone, key_padding_mask=ignored, need_weights=False)
         x = self.norm1(x + self.dropout1(attended))
         hidden = self.dropout(self.linear1(x).relu())
@@ -48,7 +48,7 @@ class BatchAttention(nn.Module):
     Args:
         dim: feature width C.
         heads: attention heads; must divide C.
-        hidden: width of the feed-forward part; None means C, as in the papers.
+        hidden: width of the feed-forward part; None means C, as in the papers, and none at all if stable.
         dropout: dropout probability, active in training mode only.
         layers: number of encoder layers.
         variant: "paper", the post-norm layer of the papers, or "stable" (see `StableLayer`).
@@ -69,7 +69,7 @@ class BatchAttention(nn.Module):
             raise ConfigError(f"BatchAttention needs at least one layer, not {layers}.")
         if variant not in LAYERS:
             raise ConfigError(f"unknown variant '{variant}'; {suggest(variant, LAYERS)}")
-        self.layers = nn.ModuleList(LAYERS[variant](dim, heads, hidden or dim, dropout) for _ in range(layers))
+        self.layers = nn.ModuleList(LAYERS[variant](dim, heads, hidden, dropout) for _ in range(layers))
 
     def forward(self, x: Tensor, rows: Tensor | None = None, padding: Tensor | None = None) -> Tensor:
         """Relate the samples of a batch.

@@ -20,7 +20,7 @@ class BatchFormer:
         heads: attention heads; must divide the feature width.
         layers: encoder layers.
         dropout: dropout inside the relation.
-        hidden: feed-forward width; None means the feature width.
+        hidden: feed-forward width; None means the feature width (paper), or no feed-forward part (stable).
         at: "classifier" to find the classifier(s) of the model, or the name of a module whose input is related.
         shared_classifier: False is the paper's ablation: the related features replace the plain ones, (N, C).
         variant: "paper", or the "stable" layer.
@@ -63,7 +63,7 @@ class BatchFormerV2:
         share: one module for all sites instead of one each.
         layers: encoder layers in each module.
         dropout: dropout inside the relation.
-        hidden: feed-forward width; None means the feature width.
+        hidden: feed-forward width; None means the feature width (paper), or no feed-forward part (stable).
         variant: "stable" (default), or "paper", the layer as published.
         tokens: relate all tokens, the class token(s) only, or the patches only.
         two_streams: False is the paper's ablation: the related features replace the plain ones at every site.

@@ -90,7 +90,8 @@ def split_streams(output: Any, fraction: float = 1.0) -> tuple[Any, Any]:
         if output.ndim == 0:
             raise ModelError("cannot split a single number into two streams.")
         n = plain_count(output.shape[0], fraction)
-        return output[:n], output[n:]
+        plain, related = output.split([n, output.shape[0] - n])  # one cat in the backward pass; two slices cost more
+        return plain, related
     if isinstance(output, Mapping):
         pairs = {key: _split_part(value, fraction) for key, value in output.items()}
         return {k: p for k, (p, _) in pairs.items()}, {k: r for k, (_, r) in pairs.items()}
