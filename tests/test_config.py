@@ -175,7 +175,8 @@ def _value(hint, limits):
     if typing.get_origin(hint) is typing.Literal:
         return st.sampled_from(typing.get_args(hint))
     if typing.get_origin(hint) is tuple:
-        return st.lists(st.floats(0, 1), max_size=3).map(tuple)
+        entry = st.text(max_size=8) if typing.get_args(hint)[0] is str else st.floats(0, 1)
+        return st.lists(entry, max_size=3).map(tuple)
     simple = {bool: st.booleans(), str: st.text(max_size=8)}
     if hint is int:
         return st.integers(low, high)
