@@ -13,15 +13,16 @@ that of the plain stream on held-out images, mean and standard deviation over th
 Attention of the host and of the paper's layer is computed in the low precision, softmax included; the stable layer
 takes its own in float32 whatever the precision.
 
-What ten seeds of 80 steps showed (benchmarks/README.md has the table): up to 1e-2 all three train alike. From 3e-2 on the
-gradient explodes with the paper's layer (norms of 1e14 at 3e-2, of 1e18 at 1e-1, where every run ends non-finite); with the
-stable layer it stays where it is without a relation, below 100. At these rates the un-attached model learns nothing either,
-so at this scale the crash costs no accuracy that was there to have.
+What ten seeds of 80 steps showed (benchmarks/README.md has the table): up to 1e-2 all three train alike. From 3e-2 on
+the gradient explodes with the paper's layer (norms of 1e14 at 3e-2, of 1e18 at 1e-1, where every run ends
+non-finite); with the stable layer it stays where it is without a relation, below 100. At these rates the un-attached
+model learns nothing either, so at this scale the crash costs no accuracy that was there to have.
+
 Single trials of why: it needs the host; with its blocks frozen nothing explodes, while freezing the gains, the
-feed-forward part, or queries and keys of the relation weakens it at most. A likely reason: the blocks of the host add to a
-stream that grows with them, and the paper's layer sets the related stream back to unit size after every block, so that
-each block weighs fully again. The stable layer never rescales the stream. Taking single precautions away from it (scale,
-normalised queries and keys, float32) did not make it diverge in one seed each.
+feed-forward part, or queries and keys of the relation weakens it at most. A likely reason: the blocks of the host add
+to a stream that grows with them, and the paper's layer sets the related stream back to unit size after every block,
+so that each block weighs fully again. The stable layer never rescales the stream. Taking single precautions away from
+it (scale, normalised queries and keys, float32) did not make it diverge in one seed each.
 
 Run: RELATUM_DATA=... python benchmarks/stability.py --out stability.jsonl
 Runs that are in the --out file are not repeated: the same command continues, and several processes may share the work
