@@ -50,3 +50,6 @@ def test_stream_weights():
     assert stream_weights(RelationConfig(related_weight=0.25)) == (0.75, 0.25)
     with pytest.raises(ConfigError, match="related_weight"):
         stream_weights(RelationConfig(streams="released", related_weight=0.25))
+    for one in ({"shared_classifier": False, "streams": "released"}, {"two_streams": False, "related_weight": 0.2}):
+        with pytest.raises(ConfigError, match="ask for one"):
+            stream_weights(RelationConfig(**one))

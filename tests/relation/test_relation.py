@@ -246,3 +246,17 @@ def test_compiles_without_graph_breaks(training):
     expected = model(x)
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(x), expected)
+
+
+def test_words_and_masks_that_would_be_ignored_are_refused():
+    model = Net()
+    relation = attach(model, BatchFormer())
+    with pytest.raises(ConfigError, match="not 'relatd'"), relation.inference("relatd"):
+        pass
+    with pytest.raises(ModelError, match="BatchFormerV2"), relation.padding(torch.zeros(4, 1, dtype=torch.bool)):
+        pass
+    layer = nn.TransformerEncoderLayer(8, 2, 8, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    with pytest.raises(ModelError, match="takes no argument 'mask'"):
+        attach(encoder, BatchFormerV2(at="layers.0", padding="mask"))
+    assert attached_relation(encoder) is None

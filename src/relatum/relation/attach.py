@@ -44,6 +44,7 @@ def attach(model: nn.Module, spec: Spec, *, num_classes: int | None = None) -> R
         raise ModelError(f"the model has an attribute '{MODULE_NAME}' of its own, the name under which we register.")
     sites = find_sites(model, spec, num_classes)
     layouts = [_layout(model, spec, site) for site in sites]
+    _check_padding(spec, sites)
     doubled, prefix = _door(model, spec)
     return _insert(model, spec, sites, layouts, doubled, prefix)
 
@@ -118,6 +119,16 @@ def _layout(model: nn.Module, spec: Spec, site: Site) -> Layout:
     first = {"auto": None, "first": True, "last": False}[spec.channels]
     convolutional = any(isinstance(part, nn.Conv2d) for part in site.module.modules())
     return Layout(site.name, site.width, first, spec.tokens, class_tokens, convolutional)
+
+
+def _check_padding(spec: Spec, sites: list[Site]) -> None:
+    """Refuse the name of a mask that a layer does not take: it would be ignored."""
+    name = spec.padding if isinstance(spec, BatchFormerV2) else None
+    for site in sites if name else ():
+        known = inspect.signature(site.module.forward).parameters
+        open_ended = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values())
+        if str(name) not in known and not open_ended:
+            raise ModelError(f"'{site.name}' takes no argument '{name}' for padding; it has {', '.join(known)}.")
 
 
 def _door(model: nn.Module, spec: Spec) -> tuple[tuple[str, ...], dict[str, nn.Module]]:

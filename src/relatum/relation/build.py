@@ -40,6 +40,9 @@ def build_spec(config: RelationConfig) -> Spec | None:
 def stream_weights(config: RelationConfig) -> Literal["mean", "released"] | tuple[float, float]:
     """Return how the losses of the streams are weighted, as `ClassificationTask` takes it."""
     default = RelationConfig().related_weight
+    single = not (config.shared_classifier and config.two_streams)
+    if single and (config.streams, config.related_weight) != ("mean", default):
+        raise ConfigError("relation.streams and related_weight weigh two streams, but the settings ask for one.")
     if config.streams == "released" and config.related_weight != default:
         raise ConfigError("relation.related_weight does nothing with relation.streams released; set streams to mean.")
     if config.streams == "released" or config.related_weight == default:

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from relatum.errors import ModelError, TrainingError
+from relatum.errors import ConfigError, ModelError, TrainingError
 from relatum.models.find import find_classifier
 from relatum.relation.choice import Choice
-from relatum.relation.specs import Spec
+from relatum.relation.specs import BatchFormer, Spec
 from relatum.relation.streams import pick_rows, related_count, repeat_targets, split_streams
 
 MODULE_NAME = "relation"
@@ -166,6 +166,8 @@ class Relation:
             streams: "both" gives the output that training has; "related" gives the related stream alone, (N, ...),
                 without the cost of the plain one: mini-batch inference, with any number of sites.
         """
+        if streams not in ("both", "related"):
+            raise ConfigError(f"inference() gives 'both' streams or the 'related' one, not '{streams}'.")
         before, self._inference = self._inference, streams
         try:
             yield self.model
@@ -179,6 +181,10 @@ class Relation:
         Args:
             mask: bool, True is padding: (N, L) for tokens, or (N, H, W), which is resized to each feature map.
         """
+        if isinstance(self.spec, BatchFormer):
+            raise ModelError(
+                "BatchFormer relates one feature per image; padding is for the positions of BatchFormerV2."
+            )
         before, self.padded = self.padded, mask
         try:
             yield self.model
