@@ -20,8 +20,9 @@ Profile = Literal["none", "exponential", "step", "pareto"]
 Augmentation = Literal["none", "weak", "autoaugment", "randaugment", "imagenet", "deit"]
 SamplerName = Literal["instance", "class-balanced", "square-root", "progressive", "effective-number", "repeat-factor"]
 ObjectiveName = Literal[
-    "cross-entropy", "balanced-softmax", "logit-adjusted", "vector-scaling", "focal", "class-balanced", "ldam"
-]
+    "cross-entropy", "balanced-softmax", "logit-adjusted", "vector-scaling", "focal", "class-balanced", "ldam",
+    "bce", "balanced-bce", "lade", "influence-balanced",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -158,17 +159,33 @@ class ObjectiveConfig:
     label_smoothing: float = ranged(0.0, 0.0, 0.99)
     """Share of each target spread over all classes."""
     tau: float = ranged(1.0)
-    """Strength of the prior (balanced-softmax has 1 by definition; logit-adjusted, vector-scaling)."""
+    """Strength of the prior (balanced-softmax has 1 by definition; logit-adjusted, vector-scaling, balanced-bce)."""
     gamma: float = ranged(-1.0, -1.0)
     """Focusing power of focal (-1: 1.0), exponent of vector-scaling (-1: 0.3)."""
     beta: float = ranged(0.9999, 0.0, 0.9999999)
     """Effective-number parameter of class-balanced and of deferred re-weighting."""
-    base: Literal["softmax", "focal"] = "softmax"
+    base: Literal["softmax", "focal", "sigmoid", "sigmoid-focal"] = "softmax"
     """The loss that class-balanced re-weights."""
+    activation: Literal["softmax", "sigmoid"] = "softmax"
+    """What focal makes of the logits."""
     margin: float = ranged(0.5, 0.0)
     """Largest margin of ldam."""
     scale: float = ranged(30.0, 0.0)
     """Logit scale of ldam; must equal that of the cosine classifier, model.scale."""
+    shift: Literal["none", "log(C-1)"] = "none"
+    """Constant in the bias of balanced-bce, C being the number of classes; it changes where training starts."""
+    bias_prior: Literal["implied", "counts"] = "implied"
+    """Prior in the bias of balanced-bce under label smoothing: that of the smoothed targets, or of the labels."""
+    alpha: float = ranged(-1.0, -1.0)
+    """Weight of the regulariser of lade (-1: 0.1), factor of influence-balanced (-1: 1000)."""
+    penalty: float = ranged(0.01, 0.0)
+    """Weight of the squared normalisers in the regulariser of lade."""
+    importance: Literal["sample", "released"] = "sample"
+    """Importance weights of lade: by the class of the sample, or by that of the logit as in the released code."""
+    ib_start: float = ranged(0.5, 0.0, 1.0)
+    """Share of the epochs after which influence-balanced is more than cross-entropy."""
+    influence: Literal["constant", "released"] = "constant"
+    """Whether influence-balanced takes the influence as a number, or differentiates it as the released code does."""
     drw_start: float = ranged(1.0, 0.0, 1.0)
     """Deferred re-weighting: effective-number class weights from this share of the epochs on; 1 is off."""
 

@@ -7,12 +7,16 @@ import torch
 
 from relatum.errors import ConfigError
 from relatum.objectives import (
+    BCE,
+    LADE,
     LDAM,
+    BalancedBCE,
     BalancedSoftmax,
     ClassBalanced,
     CrossEntropy,
     DeferredReweighting,
     Focal,
+    InfluenceBalanced,
     LogitAdjusted,
     VectorScaling,
     effective_number_weights,
@@ -54,6 +58,10 @@ def test_start_one_is_never():
         lambda: LogitAdjusted(PRIOR, 0.5),
         lambda: VectorScaling(PRIOR),
         lambda: LDAM(PRIOR),
+        BCE,
+        lambda: BalancedBCE(PRIOR, 1.3),
+        lambda: Focal(2.0, "sigmoid"),
+        lambda: LADE(PRIOR),
     ],
 )
 def test_fits_any_objective(make):
@@ -73,12 +81,23 @@ def test_carries_settings_of_the_objective():
     deferred = DeferredReweighting(CrossEntropy(reduction="none", label_smoothing=0.1), PRIOR)
     assert (deferred.reduction, deferred.label_smoothing, deferred.num_classes) == ("none", 0.1, 3)
     assert deferred(COSINES, LABELS).shape == (4,)
+    assert deferred.accepts_soft_targets and not deferred.needs_features
+    assert not DeferredReweighting(LADE(PRIOR), PRIOR).accepts_soft_targets
+    assert torch.equal(deferred.matching_head_bias(), torch.zeros(3))
+    shifted = BalancedBCE(PRIOR, shift="log(C-1)")
+    assert torch.equal(DeferredReweighting(shifted, PRIOR).matching_head_bias(), shifted.matching_head_bias())
+    assert DeferredReweighting(BCE(), PRIOR).matching_head_bias().tolist() == pytest.approx([-0.6931472] * 3)
 
 
 def test_weights_already_there_are_refused():
     weighted = CrossEntropy()
     weighted.set_class_weights([1.0, 2.0, 3.0])
-    for objective in (ClassBalanced(PRIOR), weighted, DeferredReweighting(CrossEntropy(), PRIOR)):
+    for objective in (
+        ClassBalanced(PRIOR),
+        InfluenceBalanced(PRIOR),
+        weighted,
+        DeferredReweighting(CrossEntropy(), PRIOR),
+    ):
         with pytest.raises(ConfigError, match=r"already weighs.*second time.*cross-entropy"):
             DeferredReweighting(objective, PRIOR)
     with pytest.raises(ConfigError, match=r"start = 1\.5"):

@@ -6,7 +6,19 @@ import pytest
 import torch
 
 from relatum.errors import ConfigError, DataError, ModelError
-from relatum.objectives import LDAM, BalancedSoftmax, ClassBalanced, CrossEntropy, Focal, LogitAdjusted, VectorScaling
+from relatum.objectives import (
+    BCE,
+    LADE,
+    LDAM,
+    BalancedBCE,
+    BalancedSoftmax,
+    ClassBalanced,
+    CrossEntropy,
+    Focal,
+    InfluenceBalanced,
+    LogitAdjusted,
+    VectorScaling,
+)
 from relatum.prior import ClassPrior
 
 PRIOR = ClassPrior([50, 5, 2])
@@ -45,6 +57,37 @@ def test_wrong_batch(logits, targets, error, words):
         BalancedSoftmax(PRIOR)(logits, targets)
 
 
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ([0.5, 0.5, 0.5], "row 2 sums to 1.5"),
+        ([0.0, 0.0, 0.0], "row 2 sums to 0"),
+        ([1.0, 1.0, 0.0], "Several labels"),
+        ([1.5, -0.5, 0.0], "one is -0.5"),
+        ([float("nan"), 0.5, 0.5], "row 2 sums to nan"),
+    ],
+)
+def test_soft_targets_that_are_no_probabilities(row, words):
+    rows = torch.full((4, 3), 1 / 3)
+    for objective in (CrossEntropy(), BCE(), BalancedBCE(PRIOR), BalancedSoftmax(PRIOR)):
+        assert torch.isfinite(objective(LOGITS, rows))
+        assert torch.isfinite(objective(LOGITS, rows.bfloat16()))  # sums to 1.001
+        wrong = rows.clone()
+        wrong[2] = torch.tensor(row)
+        for _ in range(2):  # on the CPU every batch is looked at
+            with pytest.raises(DataError, match=words):
+                objective(LOGITS, wrong)
+
+
+def test_elsewhere_only_the_first_soft_batch_is_read(monkeypatch):
+    objective, rows = CrossEntropy(), torch.full((4, 3), 0.5)
+    monkeypatch.setattr(objective, "_rows_read", True)  # as after a first good batch
+    on_meta = objective(LOGITS.to("meta"), rows.to("meta"))  # reading a value would raise here
+    assert on_meta.device.type == "meta"
+    with pytest.raises(DataError, match=r"sums to 1\.5"):
+        objective(LOGITS, rows)
+
+
 def test_other_integer_types_are_labels_too():
     logits = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
     assert torch.equal(CrossEntropy()(logits, LABELS.int()), CrossEntropy()(logits, LABELS))
@@ -69,6 +112,22 @@ def test_ldam_refuses_logits_that_are_no_cosines():
         (lambda: Focal(gamma=-0.5), "gamma"),
         (lambda: ClassBalanced(PRIOR, beta=1.0), "below 1"),
         (lambda: ClassBalanced(PRIOR, base="focall"), "did you mean 'focal'"),
+        (lambda: Focal(activation="sigmod"), "did you mean 'sigmoid'"),
+        (lambda: BalancedBCE(PRIOR, tau=float("inf")), "tau"),
+        (lambda: BalancedBCE(PRIOR, shift="log(C)"), r"did you mean 'log\(C-1\)'"),
+        (lambda: BalancedBCE(PRIOR, bias_prior="count"), "did you mean 'counts'"),
+        (lambda: BalancedBCE(ClassPrior([5])), "at least two classes"),
+        (lambda: BalancedBCE(ClassPrior([5, 4], test_prior=[1, 2]), shift="log(C-1)"), 'use shift="none"'),
+        (lambda: LADE(PRIOR, alpha=-1.0), "alpha"),
+        (lambda: LADE(PRIOR, penalty=-1.0), "penalty"),
+        (lambda: LADE(PRIOR, importance="samples"), "did you mean 'sample'"),
+        (lambda: LADE(PRIOR, reduction="none"), "must be 'mean'"),
+        (lambda: InfluenceBalanced(PRIOR, alpha=0.0), "alpha"),
+        (lambda: InfluenceBalanced(PRIOR, start=2.0), "start"),
+        (lambda: InfluenceBalanced(PRIOR, gradient="constants"), "did you mean 'constant'"),
+        (lambda: InfluenceBalanced(PRIOR).set_class_weights([1.0, 2.0, 3.0]), "correct twice"),
+        (lambda: BCE().matching_head_bias(), "give num_classes"),
+        (lambda: BCE(PRIOR).matching_head_bias(4), "there are 3"),
         (lambda: LDAM(PRIOR, margin=-1.0), "margin"),
         (lambda: LDAM(PRIOR, scale=0.0), "scale"),
         (lambda: ClassBalanced(PRIOR).set_class_weights(None), "correct twice"),

@@ -9,12 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relatum.objectives import (
+    BCE,
+    LADE,
     LDAM,
+    BalancedBCE,
     BalancedSoftmax,
     ClassBalanced,
     CrossEntropy,
     DeferredReweighting,
     Focal,
+    InfluenceBalanced,
     LogitAdjusted,
     VectorScaling,
     effective_number_weights,
@@ -59,13 +63,21 @@ def test_worked_numbers_of_cifar100_lt():
         (CrossEntropy(), Focal(gamma=0.0)),
         (CrossEntropy(), ClassBalanced(SKEWED, beta=0.0)),
         (Focal(gamma=2.0), ClassBalanced(SKEWED, beta=0.0, base="focal", gamma=2.0)),
+        (BCE(), Focal(gamma=0.0, activation="sigmoid")),
+        (BCE(), ClassBalanced(SKEWED, beta=0.0, base="sigmoid")),
+        (Focal(2.0, "sigmoid"), ClassBalanced(SKEWED, beta=0.0, base="sigmoid-focal", gamma=2.0)),
+        (BalancedSoftmax(SKEWED), LADE(SKEWED, alpha=0.0)),
+        (CrossEntropy(), InfluenceBalanced(SKEWED, start=1.0)),
         (BalancedSoftmax(SKEWED), LogitAdjusted(SKEWED, tau=1.0)),
         (LogitAdjusted(SKEWED, tau=1.5), VectorScaling(SKEWED, gamma=0.0, tau=1.5)),
     ],
 )
 def test_special_cases(special, general):
     logits, labels = batch()
-    torch.testing.assert_close(general(logits, labels), special(logits, labels), rtol=1e-12, atol=1e-12)
+    features = torch.ones(len(labels), 2)  # most do not look at them
+    torch.testing.assert_close(
+        general(logits, labels, features), special(logits, labels, features), rtol=1e-12, atol=1e-12
+    )
 
 
 def test_settings_matter_otherwise():
@@ -121,12 +133,17 @@ def make(kind, prior):
         "focal": lambda: Focal(0.7, prior=prior),
         "class-balanced": lambda: ClassBalanced(prior),
         "ldam": lambda: LDAM(prior),
+        "balanced-bce": lambda: BalancedBCE(prior, 0.9),
+        "sigmoid-focal": lambda: ClassBalanced(prior, 0.99, "sigmoid-focal"),
     }[kind]()
 
 
-@settings(max_examples=25, deadline=None)
+@pytest.mark.filterwarnings("ignore:balanced-bce")
+@settings(max_examples=35, deadline=None)
 @given(
-    kind=st.sampled_from(["balanced-softmax", "vector-scaling", "focal", "class-balanced", "ldam"]),
+    kind=st.sampled_from(
+        ["balanced-softmax", "vector-scaling", "focal", "class-balanced", "ldam", "balanced-bce", "sigmoid-focal"]
+    ),
     counts=st.lists(st.integers(0, 5000), min_size=2, max_size=9).filter(any),
     seed=st.integers(0, 2**16),
     soft=st.booleans(),

@@ -7,9 +7,12 @@ import math
 import numpy as np
 import pytest
 import torch
+from torchvision.ops import sigmoid_focal_loss
 
 from relatum.objectives import (
+    BCE,
     LDAM,
+    BalancedBCE,
     BalancedSoftmax,
     ClassBalanced,
     CrossEntropy,
@@ -23,6 +26,7 @@ from relatum.prior import ClassPrior
 COUNTS = [500, 60, 7, 1, 0]  # with a class of one sample and a class of none
 WEIGHTS = [0.2, 0.7, 1.1, 1.0, 2.0]
 PRIOR = ClassPrior(COUNTS)
+pytestmark = pytest.mark.filterwarnings("ignore:balanced-bce. 1 of 5 classes have no training sample")
 
 OBJECTIVES = {
     "cross-entropy": lambda **o: CrossEntropy(**o),
@@ -33,6 +37,11 @@ OBJECTIVES = {
     "class-balanced": lambda **o: ClassBalanced(PRIOR, 0.99, **o),
     "class-balanced-focal": lambda **o: ClassBalanced(PRIOR, 0.99, "focal", 2.0, **o),
     "ldam": lambda **o: LDAM(PRIOR, 0.4, 10.0, **o),
+    "bce": lambda **o: BCE(**o),
+    "balanced-bce": lambda **o: BalancedBCE(PRIOR, 1.3, "log(C-1)", "counts", **o),
+    "sigmoid-focal": lambda **o: Focal(0.5, "sigmoid", **o),
+    "class-balanced-sigmoid": lambda **o: ClassBalanced(PRIOR, 0.99, "sigmoid", **o),
+    "class-balanced-sigmoid-focal": lambda **o: ClassBalanced(PRIOR, 0.99, "sigmoid-focal", 2.0, **o),
 }
 NAMES = list(OBJECTIVES)
 
@@ -40,6 +49,20 @@ NAMES = list(OBJECTIVES)
 def negative_log_softmax(z, k):
     top = max(z)
     return top + math.log(math.fsum(math.exp(v - top) for v in z)) - z[k]
+
+
+def negative_log_sigmoid(x):
+    return max(-x, 0.0) + math.log1p(math.exp(-abs(x)))
+
+
+def yes_and_no(z, k, gamma=0.0):
+    """Sum over the classes: -(1 - p)^gamma log p for class k, -p^gamma log(1 - p) for the others."""
+    total = 0.0
+    for j, x in enumerate(z):
+        signed = x if j == k else -x
+        wrong = 1 / (1 + math.exp(signed)) if signed < 500 else 0.0
+        total += wrong**gamma * negative_log_sigmoid(signed)
+    return total
 
 
 def loss_of_class(name, z, k):
@@ -58,6 +81,13 @@ def loss_of_class(name, z, k):
     if name in ("focal", "class-balanced-focal"):
         ce = negative_log_softmax(z, k)
         return (1 - math.exp(-ce)) ** (0.5 if name == "focal" else 2.0) * ce
+    if name in ("bce", "class-balanced-sigmoid"):
+        return yes_and_no(z, k)
+    if name == "balanced-bce":
+        bias = [1.3 * math.log(c / (sum(n) - c)) + math.log(len(n) - 1) for c in n]
+        return yes_and_no([a + b for a, b in zip(z, bias, strict=True)], k)
+    if name in ("sigmoid-focal", "class-balanced-sigmoid-focal"):
+        return yes_and_no(z, k, 0.5 if name == "sigmoid-focal" else 2.0)
     margins = [0.4 * (c / min(n)) ** -0.25 for c in n]
     return negative_log_softmax([a - 10.0 * margins[k] * (j == k) for j, a in enumerate(z)], k)
 
@@ -123,6 +153,7 @@ def test_pure_functions_are_exact_in_float64(soft, smoothing):
     log_prior = torch.from_numpy(np.log(n / n.sum()))
     divisors = torch.from_numpy((n.max() / n) ** 0.2)
     margins = torch.from_numpy(0.4 * n**-0.25)
+    bias = torch.from_numpy(1.3 * np.log(n / (n.sum() - n)) + np.log(len(n) - 1))
     calls = {
         "cross-entropy": lambda z, y, **o: functional.cross_entropy(z, y, **o),
         "balanced-softmax": lambda z, y, **o: functional.balanced_softmax(z, y, log_prior, **o),
@@ -130,6 +161,9 @@ def test_pure_functions_are_exact_in_float64(soft, smoothing):
         "vector-scaling": lambda z, y, **o: functional.vector_scaling(z, y, divisors, log_prior, 1.2, **o),
         "focal": lambda z, y, **o: functional.focal(z, y, 0.5, **o),
         "ldam": lambda z, y, **o: functional.ldam(z, y, margins, 10.0, **o),
+        "bce": lambda z, y, **o: functional.binary_cross_entropy(z, y, **o),
+        "balanced-bce": lambda z, y, **o: functional.binary_cross_entropy(z, y, bias, **o),
+        "sigmoid-focal": lambda z, y, **o: functional.sigmoid_focal(z, y, 0.5, **o),
     }
     for name, call in calls.items():
         logits, targets = batch(name, soft, seed=3)
@@ -204,6 +238,16 @@ def test_focal_gradient_is_finite_for_small_powers():
     value = functional.focal(logits, torch.tensor([0, 0]), 0.1).sum()
     (gradient,) = torch.autograd.grad(value, logits)
     assert torch.isfinite(gradient).all()
+
+
+def test_sigmoid_losses_agree_with_torch_and_torchvision():
+    logits, labels = batch("bce", soft=False, rows=20)
+    rows = torch.nn.functional.one_hot(labels, len(COUNTS)).double()
+    theirs = torch.nn.functional.binary_cross_entropy_with_logits(logits, rows) * len(COUNTS)
+    torch.testing.assert_close(BCE()(logits, labels), theirs)
+    torch.testing.assert_close(Focal(0.0, "sigmoid")(logits, labels), theirs)
+    theirs = sigmoid_focal_loss(logits, rows, alpha=-1, gamma=2.0, reduction="none").sum(1).mean()
+    torch.testing.assert_close(Focal(2.0, "sigmoid")(logits, labels), theirs)
 
 
 def test_plain_losses_agree_with_torch():

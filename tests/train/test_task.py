@@ -200,3 +200,26 @@ def test_a_related_fraction_has_its_own_targets_and_agreement():
     torch.testing.assert_close(output["loss"].detach(), 0.5 * entropy(plain, batch.targets) + 0.5 * own)
     same = plain[rows].argmax(1) == related.argmax(1)
     assert float(output["agreement"]) == pytest.approx(float(same.double().mean()))
+
+
+@pytest.mark.parametrize("spec", [None, BatchFormer(heads=2, dropout=0.0), BatchFormer(heads=2, related_fraction=0.4)])
+def test_features_reach_an_objective_that_needs_them(spec):
+    built, batch, seen = _related(spec=spec or BatchFormer(heads=2)), _batch(), []
+    if spec is None:
+        built.relation.detach()
+        built.relation = None
+
+    class Looks(CrossEntropy):
+        needs_features = True
+
+        def per_sample(self, logits, targets, features=None):
+            seen.append((logits, features))
+            return super().per_sample(logits, targets, features)
+
+    built.objective = Looks()
+    built(batch)
+    classifier = next(m for m in built.model.modules() if getattr(m, "out_features", None) == K)
+    assert len(seen) == (1 if spec is None else 2)
+    for logits, features in seen:
+        torch.testing.assert_close(classifier(features), logits)
+    assert not any(len(m._forward_pre_hooks) > 2 for m in built.model.modules()), "nothing of the look is left"

@@ -39,7 +39,7 @@ def load_weights(model: nn.Module, path: str | Path, *, strict: bool = True) -> 
         ModelError: no such file, unreadable, refused for holding Python objects, or not fitting.
     """
     path = Path(path)
-    found = _strip_prefixes(_read(path), model)
+    found = strip_prefixes(read_weights(path), model)
     left_out = _foreign_heads(model, found)
     if left_out:
         warnings.warn(
@@ -53,7 +53,8 @@ def load_weights(model: nn.Module, path: str | Path, *, strict: bool = True) -> 
     return left_out
 
 
-def _read(path: Path) -> dict[str, Tensor]:
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file, or of a torch file that holds nothing but tensors."""
     if not path.is_file():
         raise ModelError(f"weights file '{path}' does not exist; give the path of a local file.")
     if path.suffix == ".safetensors":
@@ -93,7 +94,8 @@ def _unwrap(content: Any, path: Path) -> dict[str, Tensor]:
     return dict(tensors)
 
 
-def _strip_prefixes(tensors: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+def strip_prefixes(tensors: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """Return `tensors` without the prefixes that compiled or parallel wrappers put before every name."""
     own = model.state_dict().keys()
     for prefix in [p for p in _PREFIXES for _ in range(2)]:  # twice: a compiled model inside a parallel one, or reverse
         foreign = not any(key.startswith(prefix) for key in own)

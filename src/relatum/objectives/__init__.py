@@ -6,6 +6,8 @@ from relatum.objectives.base import Objective
 from relatum.objectives.build import OBJECTIVES, build_objective
 from relatum.objectives.deferred import DeferredReweighting
 from relatum.objectives.functional import soft_targets
+from relatum.objectives.influence import InfluenceBalanced, influence_size
+from relatum.objectives.lade import LADE, lade_regulariser
 from relatum.objectives.losses import (
     LDAM,
     BalancedSoftmax,
@@ -15,21 +17,36 @@ from relatum.objectives.losses import (
     LogitAdjusted,
     VectorScaling,
 )
-from relatum.objectives.terms import effective_number_weights, ldam_margins, vector_scaling_divisors
+from relatum.objectives.sigmoid import BCE, BalancedBCE
+from relatum.objectives.terms import (
+    balanced_bce_bias,
+    effective_number_weights,
+    inverse_frequency_weights,
+    ldam_margins,
+    vector_scaling_divisors,
+)
 
 __all__ = [
+    "BCE",
+    "LADE",
     "LDAM",
     "OBJECTIVES",
+    "BalancedBCE",
     "BalancedSoftmax",
     "ClassBalanced",
     "CrossEntropy",
     "DeferredReweighting",
     "Focal",
+    "InfluenceBalanced",
     "LogitAdjusted",
     "Objective",
     "VectorScaling",
+    "balanced_bce_bias",
     "build_objective",
     "effective_number_weights",
+    "influence_size",
+    "inverse_frequency_weights",
+    "lade_regulariser",
     "ldam_margins",
     "soft_targets",
     "vector_scaling_divisors",

@@ -39,6 +39,10 @@ class Objective(nn.Module):
     """True where the loss makes up for class frequencies; a balanced sampler besides would correct twice."""
     own_weights: bool = False
     """True where the objective sets its class weights itself; `set_class_weights` then refuses."""
+    accepts_soft_targets: bool = True
+    """False where the loss is only defined for labels (N,), so that mixup and cutmix must be off."""
+    needs_features: bool = False
+    """True where `forward` must be given what the classifier saw, (N, C)."""
     _class_weights: Tensor | None
 
     def __init__(
@@ -51,6 +55,7 @@ class Objective(nn.Module):
         self.label_smoothing = label_smoothing
         self.reduction = reduction
         self.num_classes = None if prior is None else prior.num_classes
+        self._rows_read = False
         self.register_buffer("_class_weights", None, persistent=False)
 
     def forward(self, logits: Tensor, targets: Tensor, features: Tensor | None = None) -> Tensor:
@@ -61,7 +66,7 @@ class Objective(nn.Module):
             targets: integer labels (N,), or soft targets (N, K) whose rows sum to one.
             features: what the classifier saw, (N, C); only objectives that say so need it.
         """
-        check_batch(logits, targets, self._expected_classes())
+        self._check_batch(logits, targets)
         losses = self.per_sample(logits, targets, features)
         weights = self._weights_on(logits.device)
         return reduce_losses(losses, None if weights is None else sample_weights(targets, weights), self.reduction)
@@ -72,6 +77,17 @@ class Objective(nn.Module):
 
     def set_epoch(self, epoch: float, epochs: int) -> None:
         """Tell the objective which epoch begins, counted from 0; only those that change while training listen."""
+
+    def matching_head_bias(self, num_classes: int | None = None) -> Tensor:
+        """Return what the bias of the classifier should start from, (K,) float32; zeros for losses on the softmax.
+
+        A sigmoid of 1/2 for each of many classes is far from any answer, so losses on sigmoids start better elsewhere.
+        Such a bias should not be decayed.
+
+        Args:
+            num_classes: K, where the objective was built without a prior.
+        """
+        return torch.zeros(self._known_classes(num_classes))
 
     @property
     def class_weights(self) -> Tensor | None:
@@ -102,6 +118,21 @@ class Objective(nn.Module):
     def _store_vector(self, name: str, values: npt.NDArray[np.float64]) -> None:
         """Keep a per-class vector (K,) as a float32 buffer outside the state dict."""
         self.register_buffer(name, torch.from_numpy(values).to(torch.float32), persistent=False)
+
+    def _check_batch(self, logits: Tensor, targets: Tensor) -> None:
+        # To read soft targets on an accelerator is to wait for it: the first batch tells whether the data is right.
+        read = targets.device.type == "cpu" or not self._rows_read
+        check_batch(logits, targets, self._expected_classes(), read_rows=read)
+        if targets.ndim == 2 and not torch.compiler.is_compiling():
+            self._rows_read = True
+
+    def _known_classes(self, num_classes: int | None) -> int:
+        known = self._expected_classes()
+        require(
+            num_classes is not None or known is not None, "the number of classes is not known here; give num_classes."
+        )
+        require(num_classes in (None, known) or known is None, f"num_classes = {num_classes}, but there are {known}.")
+        return int(num_classes if num_classes is not None else known or 0)
 
     def _expected_classes(self) -> int | None:
         if self.num_classes is not None or self._class_weights is None:

@@ -10,6 +10,8 @@ from relatum.errors import ConfigError, suggest
 from relatum.objectives.base import Objective
 from relatum.objectives.checks import require
 from relatum.objectives.deferred import DeferredReweighting
+from relatum.objectives.influence import InfluenceBalanced
+from relatum.objectives.lade import LADE
 from relatum.objectives.losses import (
     LDAM,
     BalancedSoftmax,
@@ -19,6 +21,7 @@ from relatum.objectives.losses import (
     LogitAdjusted,
     VectorScaling,
 )
+from relatum.objectives.sigmoid import BCE, BalancedBCE
 from relatum.prior import ClassPrior
 
 
@@ -38,14 +41,18 @@ def build_objective(config: ObjectiveConfig, prior: ClassPrior) -> Objective:
 
 
 # Options beside label_smoothing and drw_start, which all objectives have.
-_USED = {
+_USED: dict[str, tuple[str, ...]] = {
     "cross-entropy": (),
     "balanced-softmax": ("tau",),
     "logit-adjusted": ("tau",),
     "vector-scaling": ("tau", "gamma"),
-    "focal": ("gamma",),
+    "focal": ("gamma", "activation"),
     "class-balanced": ("beta", "base", "gamma"),
     "ldam": ("margin", "scale"),
+    "bce": (),
+    "balanced-bce": ("tau", "shift", "bias_prior"),
+    "lade": ("alpha", "penalty", "importance"),
+    "influence-balanced": ("alpha", "ib_start", "influence"),
 }
 
 
@@ -82,16 +89,41 @@ def _vector_scaling(config: ObjectiveConfig, prior: ClassPrior) -> Objective:
 
 
 def _focal(config: ObjectiveConfig, prior: ClassPrior) -> Objective:
-    return Focal(_gamma(config, 1.0), prior=prior, label_smoothing=config.label_smoothing)
+    return Focal(_gamma(config, 1.0), config.activation, prior=prior, label_smoothing=config.label_smoothing)
 
 
 def _class_balanced(config: ObjectiveConfig, prior: ClassPrior) -> Objective:
+    require(
+        config.gamma == -1 or config.base.endswith("focal"),
+        f"objective.gamma is set, but class-balanced with base '{config.base}' does not use it; leave it out, or set "
+        'objective.base to "focal" or "sigmoid-focal".',
+    )
     gamma = _gamma(config, 1.0)
     return ClassBalanced(prior, config.beta, config.base, gamma, label_smoothing=config.label_smoothing)
 
 
 def _ldam(config: ObjectiveConfig, prior: ClassPrior) -> Objective:
     return LDAM(prior, config.margin, config.scale, label_smoothing=config.label_smoothing)
+
+
+def _bce(config: ObjectiveConfig, prior: ClassPrior) -> Objective:
+    return BCE(prior, label_smoothing=config.label_smoothing)
+
+
+def _balanced_bce(config: ObjectiveConfig, prior: ClassPrior) -> Objective:
+    smoothing = config.label_smoothing
+    return BalancedBCE(prior, config.tau, config.shift, config.bias_prior, label_smoothing=smoothing)
+
+
+def _lade(config: ObjectiveConfig, prior: ClassPrior) -> Objective:
+    alpha = 0.1 if config.alpha == -1 else config.alpha
+    return LADE(prior, alpha, config.penalty, config.importance, label_smoothing=config.label_smoothing)
+
+
+def _influence_balanced(config: ObjectiveConfig, prior: ClassPrior) -> Objective:
+    alpha = 1000.0 if config.alpha == -1 else config.alpha
+    smoothing = config.label_smoothing
+    return InfluenceBalanced(prior, alpha, config.ib_start, config.influence, label_smoothing=smoothing)
 
 
 def _gamma(config: ObjectiveConfig, default: float) -> float:
@@ -107,4 +139,8 @@ OBJECTIVES: dict[str, Callable[[ObjectiveConfig, ClassPrior], Objective]] = {
     "focal": _focal,
     "class-balanced": _class_balanced,
     "ldam": _ldam,
+    "bce": _bce,
+    "balanced-bce": _balanced_bce,
+    "lade": _lade,
+    "influence-balanced": _influence_balanced,
 }

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import Tensor
 
 from relatum.errors import ConfigError, DataError, ModelError
+from relatum.prior import ClassPrior
 
 _FLAGS_AND_FLOATS = (torch.bool, torch.float64, torch.float32, torch.float16, torch.bfloat16)
+# Each entry of a bfloat16 row is off by up to 0.4 %, and so is their sum.
+_ROW_SLACK = 0.01
 
 
 def require(ok: bool, message: str) -> None:
@@ -16,13 +21,28 @@ def require(ok: bool, message: str) -> None:
         raise ConfigError(message)
 
 
-def check_batch(logits: Tensor, targets: Tensor, num_classes: int | None) -> None:
-    """Check shapes, types and label range.
+def warn_absent_classes(prior: ClassPrior, name: str) -> None:
+    """Warn that classes without training samples cannot be learned, where `name` depends strongly on their count."""
+    absent = [prior.names[k] for k in range(prior.num_classes) if prior.counts[k] == 0]
+    if not absent:
+        return
+    shown = ", ".join(f"'{class_name}'" for class_name in absent[:5]) + (", ..." if len(absent) > 5 else "")
+    warnings.warn(
+        f"{name}: {len(absent)} of {prior.num_classes} classes have no training sample ({shown}). Each counts as one "
+        "sample, which keeps the loss finite, but nothing can be learned about it: add samples or drop the class.",
+        UserWarning,
+        stacklevel=3,
+    )
+
+
+def check_batch(logits: Tensor, targets: Tensor, num_classes: int | None, read_rows: bool = True) -> None:
+    """Check shapes, types, label range and row sums.
 
     Args:
         logits: (N, K), floating point.
         targets: (N,) integer labels or (N, K) floating-point soft targets.
         num_classes: K of the class prior or the class weights; None where there is neither.
+        read_rows: look at the values of soft targets, for which the host must wait for an accelerator.
 
     Raises:
         ModelError: the logits are not (N, K) with the K that is expected.
@@ -35,6 +55,8 @@ def check_batch(logits: Tensor, targets: Tensor, num_classes: int | None) -> Non
     elif targets.ndim == 2:
         _check_rows(logits, targets)
         _check_soft(targets, logits.shape[1])
+        if read_rows and not torch.compiler.is_compiling():  # reading values would break the graph
+            _check_row_sums(targets)
     else:
         raise DataError(f"targets must be labels (N,) or soft targets (N, K), not of shape {tuple(targets.shape)}.")
 
@@ -82,3 +104,39 @@ def _check_soft(targets: Tensor, num_classes: int) -> None:
         raise DataError(f"soft targets have {targets.shape[1]} classes but the logits {num_classes}; they must agree.")
     if not targets.is_floating_point():
         raise DataError(f"soft targets (N, K) must be floating point, not {targets.dtype}; use targets.float().")
+
+
+def _check_row_sums(targets: Tensor) -> None:
+    sums = targets.detach().float().sum(dim=1)
+    low, high = torch.aminmax(sums)
+    least, low, high = torch.stack([targets.detach().float().amin(), low, high]).tolist()
+    if least >= 0 and abs(low - 1) <= _ROW_SLACK and abs(high - 1) <= _ROW_SLACK:  # false for NaN
+        return
+    if least < 0:
+        raise DataError(f"soft targets must be probabilities, but one is {least:.4g}; they must be 0 or more.")
+    worst = int((sums - 1).abs().nan_to_num(torch.inf).argmax())
+    raise DataError(
+        f"soft targets must sum to one in each row, but row {worst} sums to {float(sums[worst]):.4g}; give class "
+        "probabilities, as mixup, cutmix and smoothing do. Several labels for one image are not supported."
+    )
+
+
+def require_labels(targets: Tensor, name: str, why: str) -> None:
+    """Refuse soft targets (N, K) where the loss `name` is not defined for them, and say `why`."""
+    if targets.ndim == 2:
+        raise DataError(f"{name} needs one label per image, not soft targets: {why} Set data.mixup=0, data.cutmix=0.")
+
+
+def check_features(logits: Tensor, features: Tensor | None, name: str) -> Tensor:
+    """Return the features (N, C) of logits (N, K), or say what is wrong with them."""
+    if features is None:
+        raise ModelError(
+            f"{name} needs the features that the classifier saw: call objective(logits, targets, features) with the "
+            "input (N, C) of the last layer."
+        )
+    if features.ndim != 2 or features.shape[0] != logits.shape[0] or not features.is_floating_point():
+        raise ModelError(
+            f"features of {name} must be floating point of shape ({logits.shape[0]}, C), the pooled input of the "
+            f"classifier, one row per row of logits, not {features.dtype} of shape {tuple(features.shape)}."
+        )
+    return features

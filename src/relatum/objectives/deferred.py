@@ -13,6 +13,11 @@ from relatum.prior import ClassPrior
 _ROUNDING = 1e-9
 
 
+def share_reached(start: float, epoch: float, epochs: int) -> bool:
+    """Whether `epoch`, counted from 0, lies at or after the share `start` of `epochs`; a start of 1 is never."""
+    return start < 1 and epoch + _ROUNDING >= start * epochs
+
+
 class DeferredReweighting(Objective):
     """An objective whose class weights switch from none to effective-number weights late in training.
 
@@ -41,6 +46,8 @@ class DeferredReweighting(Objective):
         self.objective = objective
         self.start = start
         self.corrects_prior = objective.corrects_prior or (start < 1 and beta > 0)
+        self.accepts_soft_targets = objective.accepts_soft_targets
+        self.needs_features = objective.needs_features
         self._store_vector("weights", effective_number_weights(prior, beta))
 
     def forward(self, logits: Tensor, targets: Tensor, features: Tensor | None = None) -> Tensor:
@@ -51,9 +58,13 @@ class DeferredReweighting(Objective):
     def set_epoch(self, epoch: float, epochs: int) -> None:
         """Set the weights for `epoch` of `epochs`, counted from 0: none before start x epochs, then the weights."""
         self.objective.set_epoch(epoch, epochs)
-        active = self.start < 1 and epoch + _ROUNDING >= self.start * epochs
+        active = share_reached(self.start, epoch, epochs)
         if active != (self.objective.class_weights is not None):
             self.objective.set_class_weights(self.weights if active else None)
+
+    def matching_head_bias(self, num_classes: int | None = None) -> Tensor:
+        """Return that of the wrapped objective, (K,)."""
+        return self.objective.matching_head_bias(num_classes or self.num_classes)
 
     @property
     def class_weights(self) -> Tensor | None:

@@ -3,11 +3,13 @@
 Each loss is defined by a table `losses` (N, K) whose entry (i, k) is the loss of sample i if its class were k. The rest
 is the same everywhere, see `expected_loss`, `sample_weights` and `reduce_losses`. All arithmetic is in float32 or, for
 float64 logits, in float64, and uses no matrix product, which autocast would take to lower precision.
+The losses on sigmoids sum over the classes, so they weigh their two sides by y and 1 - y instead: the same expectation.
 """
 
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from relatum.errors import ConfigError, suggest
@@ -24,11 +26,21 @@ def soft_targets(targets: Tensor, num_classes: int, label_smoothing: float = 0.0
         num_classes: K.
         label_smoothing: eps in (1 - eps) y + eps / K.
     """
-    if targets.ndim == 1:
-        probabilities = torch.nn.functional.one_hot(targets.long(), num_classes).float()
-    else:
-        probabilities = at_least_float32(targets)
+    probabilities = F.one_hot(targets.long(), num_classes).float() if targets.ndim == 1 else at_least_float32(targets)
     return probabilities * (1.0 - label_smoothing) + label_smoothing / num_classes
+
+
+def target_rows(targets: Tensor, like: Tensor, label_smoothing: float = 0.0) -> Tensor:
+    """Return `soft_targets` (N, K) in the type of the logits `like` (N, K): a label and its one-hot row are equal bits.
+
+    Args:
+        targets: integer labels (N,) or soft targets (N, K).
+        like: (N, K), float32 or float64.
+        label_smoothing: eps in (1 - eps) y + eps / K.
+    """
+    num_classes = like.shape[1]
+    rows = F.one_hot(targets.long(), num_classes) if targets.ndim == 1 else targets
+    return rows.to(like.dtype) * (1.0 - label_smoothing) + label_smoothing / num_classes
 
 
 def at_least_float32(x: Tensor) -> Tensor:
@@ -124,6 +136,37 @@ def focal(logits: Tensor, targets: Tensor, gamma: float = 1.0, *, label_smoothin
     total = z.logsumexp(dim=1, keepdim=True)
     modulator = torch.exp(gamma * (_log_sum_of_others(z) - total))
     return expected_loss(modulator * (total - z), targets, label_smoothing)
+
+
+def binary_cross_entropy(
+    logits: Tensor, targets: Tensor, bias: Tensor | None = None, *, label_smoothing: float = 0.0
+) -> Tensor:
+    """Return the sum over the classes of the binary cross-entropy of sigmoid(z_k + b_k) against y_k, (N,).
+
+    Args:
+        logits: z, (N, K).
+        targets: (N,) or (N, K); soft targets are taken as they are.
+        bias: b, (K,), added while training only; None for plain binary cross-entropy.
+        label_smoothing: eps in (1 - eps) y + eps / K.
+    """
+    z = at_least_float32(logits)
+    z = z if bias is None else z + bias.to(z)
+    rows = target_rows(targets, z, label_smoothing)
+    return F.binary_cross_entropy_with_logits(z, rows, reduction="none").sum(dim=1)
+
+
+def sigmoid_focal(logits: Tensor, targets: Tensor, gamma: float = 1.0, *, label_smoothing: float = 0.0) -> Tensor:
+    """Return the sum over the classes of the binary focal loss, (N,); gamma = 0 is `binary_cross_entropy`.
+
+    With p = sigmoid(z) a class pays -(1 - p)^gamma log p where it is meant and -p^gamma log(1 - p) where it is not. The
+    powers are taken of logarithms, which stay exact where p rounds to zero or one.
+    """
+    z = at_least_float32(logits)
+    log_yes, log_no = F.logsigmoid(z), F.logsigmoid(-z)
+    meant = -torch.exp(gamma * log_no) * log_yes
+    not_meant = -torch.exp(gamma * log_yes) * log_no
+    rows = target_rows(targets, z, label_smoothing)
+    return (rows * meant + (1.0 - rows) * not_meant).sum(dim=1)
 
 
 def ldam(

@@ -12,12 +12,18 @@ from relatum.errors import ConfigError, suggest
 from relatum.objectives import functional
 from relatum.objectives.base import Objective
 from relatum.objectives.checks import require
-from relatum.objectives.terms import effective_number_weights, ldam_margins, vector_scaling_divisors
+from relatum.objectives.terms import (
+    effective_number_weights,
+    ldam_margins,
+    uniform_log_odds,
+    vector_scaling_divisors,
+)
 from relatum.prior import ClassPrior
 
 # bfloat16 has 8 bits of precision, so a cosine of 1 computed in it may come out a little larger.
 _COSINE_SLACK = 0.02
-BASES = ("softmax", "focal")
+BASES = ("softmax", "focal", "sigmoid", "sigmoid-focal")
+ACTIVATIONS = ("softmax", "sigmoid")
 
 
 class CrossEntropy(Objective):
@@ -100,33 +106,50 @@ class VectorScaling(LogitAdjusted):
 class Focal(Objective):
     """(1 - p_y)^gamma times the cross-entropy; p never depends on class weights.
 
+    On sigmoids every class is a question of its own, answered yes or no: the loss is the sum over the classes of
+    -(1 - p_k)^gamma log p_k for the class meant and -p_k^gamma log(1 - p_k) for the others.
+
     Args:
-        gamma: focusing power; 0 is cross-entropy.
+        gamma: focusing power; 0 is (binary) cross-entropy.
+        activation: "softmax" or "sigmoid".
         **options: `prior`, `label_smoothing` and `reduction` of `Objective`.
     """
 
-    def __init__(self, gamma: float = 1.0, **options: Any) -> None:
+    def __init__(self, gamma: float = 1.0, activation: str = "softmax", **options: Any) -> None:
         super().__init__(**options)
         require(0.0 <= gamma < math.inf, f"gamma = {gamma} of focal must be zero or positive, such as 1.")
+        if activation not in ACTIVATIONS:
+            raise ConfigError(f"unknown activation '{activation}' of focal; {suggest(activation, ACTIVATIONS)}")
         self.gamma = gamma
+        self.activation = activation
 
     def per_sample(self, logits: Tensor, targets: Tensor, features: Tensor | None = None) -> Tensor:
-        """See `functional.focal`."""
-        return functional.focal(logits, targets, self.gamma, label_smoothing=self.label_smoothing)
+        """See `functional.focal` and `functional.sigmoid_focal`."""
+        loss = functional.sigmoid_focal if self.activation == "sigmoid" else functional.focal
+        return loss(logits, targets, self.gamma, label_smoothing=self.label_smoothing)
+
+    def matching_head_bias(self, num_classes: int | None = None) -> Tensor:
+        """Return (K,): on sigmoids -log(K - 1), which gives each class the probability 1 / K; else zeros."""
+        zeros = super().matching_head_bias(num_classes)
+        return zeros + uniform_log_odds(len(zeros)) if self.activation == "sigmoid" else zeros
 
     def extra_repr(self) -> str:
         """Return what `print(objective)` shows between the brackets."""
-        return f"gamma={self.gamma}, {super().extra_repr()}"
+        # The usual softmax is left out: runs of before there was a choice are then still recognised as the same.
+        activation = "" if self.activation == "softmax" else f"activation={self.activation!r}, "
+        return f"gamma={self.gamma}, {activation}{super().extra_repr()}"
 
 
 class ClassBalanced(Focal):
-    """Cross-entropy or focal loss, weighted by the effective number of samples.
+    """Cross-entropy or focal loss, on the softmax or on sigmoids, weighted by the effective number of samples.
+
+    The weight is that of the sample's class, on sigmoids too, where it weighs all K terms of a sample alike.
 
     Args:
         prior: the class prior.
         beta: effective-number parameter; 0 gives every class the weight 1.
-        base: "softmax" (cross-entropy) or "focal".
-        gamma: focusing power of the base "focal".
+        base: "softmax" (cross-entropy), "focal", "sigmoid" (binary cross-entropy) or "sigmoid-focal".
+        gamma: focusing power of the bases "focal" and "sigmoid-focal".
         **options: `label_smoothing` and `reduction` of `Objective`.
     """
 
@@ -135,19 +158,21 @@ class ClassBalanced(Focal):
     def __init__(
         self, prior: ClassPrior, beta: float = 0.9999, base: str = "softmax", gamma: float = 1.0, **options: Any
     ) -> None:
-        super().__init__(gamma, prior=prior, **options)
         if base not in BASES:
             raise ConfigError(f"unknown base '{base}' of class-balanced; {suggest(base, BASES)}")
+        super().__init__(gamma, "sigmoid" if base.startswith("sigmoid") else "softmax", prior=prior, **options)
         self.beta = beta
         self.base = base
         self.corrects_prior = beta > 0
         self._store_weights(effective_number_weights(prior, beta))
 
     def per_sample(self, logits: Tensor, targets: Tensor, features: Tensor | None = None) -> Tensor:
-        """See `functional.cross_entropy` and `functional.focal`."""
-        if self.base == "focal":
-            return super().per_sample(logits, targets, features)
-        return functional.cross_entropy(logits, targets, label_smoothing=self.label_smoothing)
+        """See `functional.cross_entropy`, `binary_cross_entropy`, `focal` and `sigmoid_focal`."""
+        if self.base == "softmax":
+            return functional.cross_entropy(logits, targets, label_smoothing=self.label_smoothing)
+        if self.base == "sigmoid":
+            return functional.binary_cross_entropy(logits, targets, label_smoothing=self.label_smoothing)
+        return super().per_sample(logits, targets, features)
 
     def extra_repr(self) -> str:
         """Return what `print(objective)` shows between the brackets."""

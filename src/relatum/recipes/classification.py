@@ -33,6 +33,10 @@ def build(config: RunConfig, display: Display | None = None) -> tuple[Classifica
     progress = None if display is None else display.loading
     loaders = build_loaders(config.data, seed=config.train.seed, epochs=config.train.epochs, progress=progress)
     objective = build_objective(config.objective, loaders.prior)
+    if (config.data.mixup or config.data.cutmix) and not objective.accepts_soft_targets:
+        raise ConfigError(
+            f"objective {config.objective.name} needs one label per image; set data.mixup and data.cutmix to 0."
+        )
     warn_double_correction(loaders.train.sampler.name, objective.corrects_prior, config.data.allow_double)
     torch.manual_seed(config.train.seed)
     model = create_model(config.model.name, loaders.prior.num_classes, **_model_options(config))

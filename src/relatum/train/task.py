@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from relatum.batch import Batch
 from relatum.config import TrainConfig
 from relatum.errors import ConfigError, suggest
+from relatum.models.features import run_with_features
 from relatum.models.outputs import as_logits
 from relatum.objectives import Objective
 from relatum.relation import Relation
@@ -101,15 +102,23 @@ class ClassificationTask(Task):
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Return the loss over all streams, the plain logits (N, K), and loss and accuracy of each stream."""
-        logits = as_logits(self.model(batch.inputs))
+        features: Tensor | None = None
+        if self.objective.needs_features:
+            output, features = run_with_features(self.model, batch.inputs)
+        else:
+            output = self.model(batch.inputs)
+        logits = as_logits(output)
         if self.relation is None:
-            loss = self.objective(logits, batch.targets)
+            loss = self.objective(logits, batch.targets, features)
             return {"loss": loss, "logits": logits, "accuracy": _accuracy(logits, batch.targets)}
-        return self._streams(self.relation, logits, batch.targets)
+        return self._streams(self.relation, logits, batch.targets, features)
 
-    def _streams(self, relation: Relation, output: Tensor, target: Tensor) -> dict[str, Tensor]:
+    def _streams(
+        self, relation: Relation, output: Tensor, target: Tensor, features: Tensor | None
+    ) -> dict[str, Tensor]:
         streams, targets = relation.streams(output), relation.stream_targets(target)
-        losses = {name: self.objective(logits, targets[name]) for name, logits in streams.items()}
+        seen = dict.fromkeys(streams) if features is None else relation.streams(features)
+        losses = {name: self.objective(logits, targets[name], seen[name]) for name, logits in streams.items()}
         weights = self.stream_weights if len(streams) == 2 else dict.fromkeys(streams, 1.0)
         parts = {f"loss/{name}": loss.detach() for name, loss in losses.items()}
         parts |= {f"accuracy/{name}": _accuracy(logits, targets[name]) for name, logits in streams.items()}

@@ -1,0 +1,73 @@
+"""The light decoder of a masked autoencoder."""
+
+from __future__ import annotations
+
+import torch
+from timm.layers import LayerNorm
+from timm.models.vision_transformer import Block
+from torch import Tensor, nn
+
+from relatum.errors import ConfigError, ModelError
+from relatum.models.mae.patches import select
+from relatum.models.mae.positions import Grid, sincos_positions
+
+
+class Decoder(nn.Module):
+    """From the codes of the visible patches to the values of all patches.
+
+    Args:
+        encoder_width: channels D of the codes.
+        patch_values: values P in a patch.
+        grid: rows and columns of patches.
+        width: channels of the decoder, a multiple of 4 and of `heads`.
+        depth: number of blocks.
+        heads: attention heads.
+    """
+
+    def __init__(self, encoder_width: int, patch_values: int, grid: Grid, width: int, depth: int, heads: int) -> None:
+        super().__init__()
+        _check_sizes(width, depth, heads)
+        self.embed = nn.Linear(encoder_width, width)
+        self.mask_token = nn.Parameter(torch.zeros(1, 1, width))
+        self.register_buffer("pos_embed", sincos_positions(grid, width))
+        self.pos_embed: Tensor
+        self.blocks = nn.Sequential(*(Block(width, heads, mlp_ratio=4.0, qkv_bias=True) for _ in range(depth)))
+        self.norm = LayerNorm(width)
+        self.pred = nn.Linear(width, patch_values)
+
+    def forward(self, codes: Tensor, ids_restore: Tensor) -> Tensor:
+        """Predict all patches.
+
+        Args:
+            codes: (N, 1 + K, D), class token first.
+            ids_restore: (N, L), the place of each patch in [visible; hidden].
+
+        Returns:
+            (N, L, P); with a relation on the blocks, (N + M, L, P).
+        """
+        tokens = self._whole(self.embed(codes), ids_restore) + self.pos_embed
+        tokens = self.blocks(tokens)
+        prediction: Tensor = self.pred(self.norm(tokens[:, 1:]))
+        return prediction
+
+    def _whole(self, visible: Tensor, ids_restore: Tensor) -> Tensor:
+        """Put (N, 1 + K, width) and the mask token in the order of the image: (N, 1 + L, width)."""
+        n, length, _ = visible.shape
+        if n != ids_restore.shape[0]:
+            raise ModelError(
+                f"the encoder gave {n} rows for {ids_restore.shape[0]} images: a relation is attached inside it. In a "
+                'masked autoencoder it belongs to the decoder, for example BatchFormerV2(at="decoder.blocks.0").'
+            )
+        # All hidden places point at one copy of the mask token, behind the visible ones.
+        source = torch.cat([visible, self.mask_token.to(visible.dtype).expand(n, -1, -1)], dim=1)
+        ids = (ids_restore + 1).clamp(max=length)
+        return select(source, torch.cat([ids.new_zeros(n, 1), ids], dim=1))
+
+
+def _check_sizes(width: int, depth: int, heads: int) -> None:
+    if depth < 1:
+        raise ConfigError(f"the decoder needs at least one block, not {depth}; set decoder_depth.")
+    if heads < 1 or width % heads:
+        raise ConfigError(
+            f"{heads} heads do not divide a decoder {width} channels wide; change decoder_heads or decoder_width."
+        )
