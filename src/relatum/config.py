@@ -16,8 +16,10 @@ def ranged(default: Any, low: float | None = None, high: float | None = None) ->
 
 
 DataKind = Literal["auto", "folder", "csv", "list", "cifar10", "cifar100", "shapes"]
-Profile = Literal["none", "exponential", "step", "pareto"]
-Augmentation = Literal["none", "weak", "autoaugment", "randaugment", "imagenet", "deit"]
+Profile = Literal["none", "exponential", "step", "pareto", "balanced"]
+Augmentation = Literal["none", "weak", "crop", "autoaugment", "randaugment", "imagenet", "deit"]
+Normalisation = Literal["imagenet", "cifar", "half", "imagenet-lt", "imagenet-bal", "inaturalist18"]
+Stage = Literal["pretrain", "finetune"]
 SamplerName = Literal["instance", "class-balanced", "square-root", "progressive", "effective-number", "repeat-factor"]
 ObjectiveName = Literal[
     "cross-entropy", "balanced-softmax", "logit-adjusted", "vector-scaling", "focal", "class-balanced", "ldam",
@@ -44,11 +46,12 @@ class DataConfig:
     val_fraction: float = ranged(0.2, 0.0, 0.9)
     """Share of each class held out for validation when the data has no validation or test split."""
     long_tail: Profile = "none"
-    """Cut the training split to a long-tailed profile."""
+    """Cut the training split to a long-tailed profile, or to the same number of images in each class (balanced)."""
     imbalance: float = ranged(100.0, 1.0)
-    """Largest over smallest class count of that profile."""
+    """Largest over smallest class count of that profile; balanced has none."""
     largest: int = ranged(0, 0)
-    """Images of the largest class in that profile; 0 takes what the largest class has."""
+    """Images of the largest class in that profile, of every class if balanced; 0 takes what the largest class has (of a
+    balanced profile, what the smallest has)."""
     choice: Literal["seeded", "first"] = "seeded"
     """Which images of a class stay: a seeded draw, or the first ones in file order."""
     subset_seed: int = ranged(0, 0, 2**32 - 1)
@@ -57,11 +60,11 @@ class DataConfig:
     """Side of the square image the model sees."""
     resize: int = ranged(0, 0)
     """Shorter side before the centre crop at evaluation; 0 means image_size (small images) or image_size / 0.875."""
-    normalise: Literal["imagenet", "cifar", "half"] = "imagenet"
+    normalise: Normalisation = "imagenet"
     """Channel mean and standard deviation."""
     augment: Augmentation = "weak"
-    """weak: pad-crop, flip. autoaugment, randaugment: weak, then the policy. imagenet: resized crop, flip, jitter.
-    deit: resized crop, flip, randaugment."""
+    """weak: pad-crop, flip. crop: resized crop of a fifth of the image or more, flip. autoaugment, randaugment: weak,
+    then the policy. imagenet: resized crop, flip, jitter. deit: resized crop, flip, randaugment."""
     magnitude: int = ranged(9, 0, 30)
     """Strength of randaugment."""
     cutout: int = ranged(0, 0)
@@ -102,6 +105,15 @@ class ModelConfig:
     """Scale of the cosine classifier."""
     weights: str = ""
     """Local file with weights to start from (safetensors, or pth read with weights_only)."""
+    encoder: str = ""
+    """Pretrained encoder of a ViT to start from: a run directory with a pretraining stage, or a file (public MAE
+    checkpoints, ours, or a plain ViT). The classifier starts anew; positions are resized."""
+    pool: Literal["default", "token", "avg"] = "default"
+    """What a ViT hands to its classifier: the class token, or the mean of the patches, normalised anew (avg)."""
+    head_std: float = ranged(-1.0, -1.0)
+    """Standard deviation of the classifier's first weights (truncated normal, bias 0); -1 keeps the model's own."""
+    head_bias: Literal["model", "log(C-1)"] = "model"
+    """Start of the classifier's bias: the model's own, or -log(C-1), where a sigmoid says 1/C for each of C classes."""
     freeze: Literal["none", "backbone"] = "none"
     """backbone: train the classifier (and the relation) on frozen features; needs weights."""
     drop_rate: float = ranged(0.0, 0.0, 1.0)
@@ -200,6 +212,9 @@ class TrainConfig:
     """The optimizer; sgd has Nesterov off, as in the papers."""
     lr: float = ranged(0.1, 0.0)
     """Peak learning rate."""
+    lr_batch: int = ranged(0, 0)
+    """Images per step (batch_size x accumulate) that `lr` is meant for: with twice as many, the rate doubles. 0: as it
+    is."""
     momentum: float = ranged(0.9, 0.0, 1.0)
     """Momentum of sgd; first beta of adamw."""
     beta2: float = ranged(0.999, 0.0, 1.0)
@@ -249,6 +264,63 @@ class TrainConfig:
 
 
 @dataclass(frozen=True)
+class PretrainConfig:
+    """A first stage without labels: hide most of an image, predict it. Seed, device, precision: those of train."""
+
+    method: Literal["none", "mae"] = "none"
+    """none: there is no first stage. mae: masked autoencoder; needs a ViT."""
+    root: str = ""
+    """Images to pretrain on, if not those of data: a folder of class folders, or the image root of the list."""
+    train_list: str = ""
+    """`path label` list of the images to pretrain on, if they are not those of data; the labels are not used."""
+    subset: Literal["same", "balanced", "all"] = "same"
+    """same: the images of data's training split. all: without its long-tailed cut. balanced: as many as same, but
+    equally many of each class."""
+    image_size: int = ranged(0, 0)
+    """Side of the square image; 0 takes data.image_size."""
+    augment: Literal["none", "weak", "crop"] = "crop"
+    """As in data.augment."""
+    batch_size: int = ranged(256, 1)
+    """Images per step and process."""
+    accumulate: int = ranged(1, 1)
+    """Micro-batches per optimizer step."""
+    epochs: int = ranged(800, 1)
+    """Passes over the images."""
+    lr: float = ranged(1.5e-4, 0.0)
+    """Peak learning rate for 256 images per step; it grows in proportion to their number."""
+    beta2: float = ranged(0.95, 0.0, 1.0)
+    """Second beta of adamw."""
+    weight_decay: float = ranged(0.05, 0.0)
+    """Weight decay of matrices and tokens."""
+    warmup_epochs: float = ranged(40.0, 0.0)
+    """Epochs of linear warm-up from 0; then half a cosine down to 0."""
+    clip: float = ranged(0.0, 0.0)
+    """Largest gradient norm; 0 is off."""
+    eval_every: int = ranged(10, 0)
+    """Epochs between measurements and pictures of the reconstruction; 0 makes them at the end only."""
+    mask: Literal["random", "block", "grid"] = "random"
+    """Which patches are hidden."""
+    ratio: float = field(default=0.75, metadata={"above": 0.0, "below": 1.0})
+    """Share of the patches that is hidden."""
+    pixels: Literal["normalised", "raw"] = "normalised"
+    """What is predicted: each patch at mean 0 and variance 1, or the values of the image."""
+    decoder_width: int = ranged(0, 0)
+    """Channels of the decoder; 0 takes what suits the encoder."""
+    decoder_depth: int = ranged(0, 0)
+    """Blocks of the decoder; 0 takes what suits the encoder."""
+    decoder_heads: int = ranged(0, 0)
+    """Attention heads of the decoder; 0 takes what suits the encoder."""
+    relation: Literal["none", "batchformer-v2"] = "none"
+    """batchformer-v2: relate the images of a batch inside the decoder; further settings are those of relation."""
+    relation_at: tuple[str, ...] = ("decoder.blocks.0",)
+    """Layers whose output that relation relates."""
+    pictures: int = ranged(8, 0)
+    """Images in the picture of originals, masked images and reconstructions; 0 draws none."""
+    neighbours: int = ranged(20, 0)
+    """Neighbours of the k-NN classification that judges the finished encoder; 0 leaves it out."""
+
+
+@dataclass(frozen=True)
 class EvalConfig:
     """What did we get, for whom."""
 
@@ -270,8 +342,11 @@ class RunConfig:
 
     out: str = ""
     """Run directory; default runs/<recipe>-s<seed>. Rerunning the same command resumes there."""
+    stages: tuple[Stage, ...] = ("pretrain", "finetune")
+    """Which stages to run, of those that the recipe has: pretrain (see pretrain.method), finetune (all the rest)."""
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
+    pretrain: PretrainConfig = field(default_factory=PretrainConfig)
     relation: RelationConfig = field(default_factory=RelationConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     train: TrainConfig = field(default_factory=TrainConfig)

@@ -86,6 +86,9 @@ def check(config: Any, origin: str, prefix: str = "") -> None:
         if (low is not None and value < low) or (high is not None and value > high):
             bounds = f"at least {low:g}" if high is None else f"between {low:g} and {high:g}"
             raise ConfigError(f"{where} is {value}; it must be {bounds}.")
+        above, below = f.metadata.get("above"), f.metadata.get("below")
+        if above is not None and not above < value < below:
+            raise ConfigError(f"{where} is {value}; it must lie between {above:g} and {below:g}, both excluded.")
 
 
 def _coerce(value: Any, hint: Any, where: str) -> Any:
