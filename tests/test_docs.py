@@ -24,8 +24,8 @@ from relatum.recipes.catalog import find_recipe, list_recipes
 FOLDER = Path(__file__).parents[1] / "docs"
 PAGES = sorted(FOLDER.glob("*.md"))
 EXPECTED = {
-    "batchformer-v2", "data", "evaluate", "extending", "file-formats", "index", "models",
-    "objectives", "pitfalls", "recipes", "relation", "report", "train",
+    "batchformer-v2", "classifier-tools", "data", "evaluate", "extending", "file-formats", "index", "livt", "models",
+    "objectives", "pitfalls", "pretraining", "probes", "recipes", "relation", "report", "sweeps", "train",
 }  # fmt: skip
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 # A text block directly below a python block is what that block prints.
@@ -170,6 +170,7 @@ def test_recipe_files_on_the_pages_are_valid() -> None:
         ("relation", "RelationConfig"),
         ("objectives", "ObjectiveConfig"),
         ("train", "TrainConfig"),
+        ("pretraining", "PretrainConfig"),
         ("evaluate", "EvalConfig"),
     ],
 )

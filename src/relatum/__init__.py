@@ -29,7 +29,7 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 # The rooms `evaluate` and `report` are also callable: their name is their door.
-_ROOMS = ("data", "evaluate", "models", "objectives", "recipes", "relation", "report", "train")
+_ROOMS = ("classifier", "data", "evaluate", "models", "objectives", "recipes", "relation", "report", "sweep", "train")
 
 __all__ = ["__version__", "evaluate", "objectives", "report", *sorted(_HOME_OF)]
 

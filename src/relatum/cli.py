@@ -19,7 +19,10 @@ VERBS = {
     "inspect": "look before training: class counts, rare classes, bad files, advice",
     "recipes": "list the recipes; show or copy one",
     "train": "train a recipe on your data; rerunning the same command resumes",
+    "sweep": "run a grid of settings and seeds: table, figures, report",
     "evaluate": "score a trained run again, with other shot rules or corrections",
+    "probe": "judge an encoder by k-NN and a linear probe",
+    "classifier": "give a trained run a better classifier for its rare classes",
     "predict": "classify image files or folders with a trained run",
     "report": "write one HTML page about one or several runs",
     "export": "write the plain model for others: timm folder, torch.export, ONNX",
@@ -65,7 +68,7 @@ def _run(name: str, args: list[str]) -> int:
 
 def overview() -> str:
     """The text of `relatum --help`."""
-    verbs = "\n".join(f"  {name:<10}{words}" for name, words in VERBS.items())
+    verbs = "\n".join(f"  {name:<12}{words}" for name, words in VERBS.items())
     return (
         f"relatum {__version__}: train on scarce, imbalanced images; samples learn from each\n"
         "other while training.\n\n"

@@ -115,7 +115,7 @@ class ModelConfig:
     head_bias: Literal["model", "log(C-1)"] = "model"
     """Start of the classifier's bias: the model's own, or -log(C-1), where a sigmoid says 1/C for each of C classes."""
     freeze: Literal["none", "backbone"] = "none"
-    """backbone: train the classifier (and the relation) on frozen features; needs weights."""
+    """backbone: train the classifier (and the relation) on frozen features; needs weights or an encoder."""
     drop_rate: float = ranged(0.0, 0.0, 1.0)
     """Dropout before the classifier, for timm models that have it."""
     drop_path: float = ranged(0.0, 0.0, 1.0)

@@ -22,6 +22,19 @@ def print_scores(run: Path, scores: Mapping[str, Mapping[str, Any]]) -> None:
         console.print(f"{split}: {_sentence(entry)}", highlight=False, markup=False)
 
 
+def print_pretraining(run: Path, scores: Mapping[str, Any]) -> None:
+    """Print what a first stage came to, and what comes next."""
+    for split, found in scores.items():
+        print(
+            f"{split}: {found.samples:,} images; loss on hidden patches {found.loss:.4f}, PSNR {found.psnr:.2f} dB"
+            f" ({found.mask} mask, {found.ratio:.0%} hidden, {found.pixels} pixels)"
+        )
+    for picture in sorted((run / "pretrain" / "pictures").glob("*.png"))[-1:]:
+        print(f"picture: {picture}")
+    print(f"encoder: {run / 'pretrain' / 'encoder.safetensors'}")
+    print("next: the same command without --stages fine-tunes it")
+
+
 def _sentence(entry: Mapping[str, Any]) -> str:
     interval, worst, adjustment = entry["interval"], entry["worst_class"], entry["adjustment"]
     words = [f"{entry['samples']:,} images; top-1 {entry['top1']:.1%}"]

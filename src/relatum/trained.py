@@ -77,9 +77,9 @@ def load(path: Path | str) -> Trained:
         )
     settings = from_dict(values["model"], str(path), ModelConfig)
     names = tuple(values["class_names"])
-    model = create_model(
-        settings.name, len(names), head=settings.head, scale=settings.scale, **values.get("model_kwargs", {})
-    )
+    # Only what shapes the model: where it once started from has no part in it any more.
+    shape = {"head": settings.head, "scale": settings.scale, "pool": settings.pool}
+    model = create_model(settings.name, len(names), **shape, **values.get("model_kwargs", {}))
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:

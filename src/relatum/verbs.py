@@ -16,7 +16,7 @@ from relatum.arguments import call, override
 from relatum.config import EvalConfig
 from relatum.config_files import check
 from relatum.errors import ConfigError, DataError, suggest
-from relatum.terminal import bar, print_scores, tracked
+from relatum.terminal import bar, print_pretraining, print_scores, tracked
 
 Run = Annotated[Path, tyro.conf.arg(metavar="RUN")]
 Runs = Annotated[tuple[Path, ...], tyro.conf.arg(metavar="RUN ...", help_behavior_hint="(required)")]
@@ -139,11 +139,14 @@ def train(args: list[str]) -> int:
     check(config, "command line")
     out = Path(config.out or f"runs/{recipe.name.replace('/', '-')}-s{config.train.seed}")
 
-    from relatum.recipes.classification import run
+    from relatum.recipes.stages import run
 
     done = run(config, recipe.name, out)
     if done.status == "interrupted":
         return EXIT_INTERRUPTED
+    if config.stages == ("pretrain",):
+        print_pretraining(out, done.scores)
+        return 0
     if done.scores:
         print_scores(out, {split: s.to_dict() for split, s in done.scores.items()})
     else:
@@ -151,6 +154,27 @@ def train(args: list[str]) -> int:
     place = shlex.quote(str(out))
     print(f"run:  {out}\nnext: relatum report {place}\n      relatum predict {place} IMAGE ...")
     return 0
+
+
+def sweep(args: list[str]) -> int:
+    """`relatum sweep RECIPE --over KEY=V1,V2`."""
+    from relatum.sweep.verb import sweep as run
+
+    return run(args)
+
+
+def probe(args: list[str]) -> int:
+    """`relatum probe RUN`."""
+    from relatum.evaluate.probe_verb import probe as run
+
+    return run(args)
+
+
+def classifier(args: list[str]) -> int:
+    """`relatum classifier RUN`."""
+    from relatum.classifier.verb import classifier as run
+
+    return run(args)
 
 
 def evaluate(args: list[str]) -> None:

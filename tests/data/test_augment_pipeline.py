@@ -15,6 +15,7 @@ CHAINS = {
     "weak": {"augment": "weak"},
     "cifar": {"augment": "autoaugment", "cutout": 8},
     "rand": {"augment": "randaugment", "magnitude": 12, "erasing": 0.5},
+    "crop": {"augment": "crop"},
     "imagenet": {"augment": "imagenet"},
     "deit": {"augment": "deit", "erasing": 0.25},
 }
@@ -87,6 +88,18 @@ def test_single_images_of_any_size():
     for name in CHAINS:
         pixels = torch.randint(256, (40, 61, 3), dtype=torch.uint8, generator=seeded()).numpy()
         assert build(name).one(pixels, seeded()).shape == (3, 16, 16)
+
+
+def test_crop_is_the_resized_crop_of_masked_autoencoders_and_a_flip():
+    augment = build("crop")
+    assert augment.crops_full_images and augment.flip is not None
+    assert augment.policy is None and augment.jitter is None and augment.pad_crop is None
+    boxes = augment.resized_crop.sample(2000, 100, 100, seeded())
+    share = (boxes[:, 2] * boxes[:, 3]).double() / 100**2
+    assert 0.195 < share.min() < 0.22 and 0.95 < share.max() <= 1
+    wide = build("imagenet").resized_crop.sample(2000, 100, 100, seeded())
+    assert (wide[:, 2] * wide[:, 3]).min() < 1500
+    assert (augment.resized_crop.interpolation, build("imagenet").resized_crop.interpolation) == ("bicubic", "bilinear")
 
 
 def test_batches_of_another_size_are_refused_unless_cropped():

@@ -53,21 +53,24 @@ def test_flip_mirrors_half_of_the_images():
         assert torch.equal(got[i], tv.horizontal_flip(images[i]) if chosen[i] else images[i])
 
 
-def test_resized_crop_equals_torchvision_for_the_same_box():
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_resized_crop_equals_torchvision_for_the_same_box(interpolation):
     images = noise(5, 40, 52)
-    crop = RandomResizedCrop(24)
+    crop = RandomResizedCrop(24, interpolation=interpolation)
     boxes = crop.sample(5, 40, 52, seeded())
     got = crop.apply(images, boxes)
     for i, box in enumerate(boxes.tolist()):
-        want = tv.resized_crop(images[i], *box, size=[24, 24], antialias=True)
+        mode = v2.InterpolationMode(interpolation)
+        want = tv.resized_crop(images[i], *box, size=[24, 24], interpolation=mode, antialias=True)
         assert (got[i].int() - want.int()).abs().max() <= 1
 
 
+@pytest.mark.parametrize("scale", [(0.08, 1.0), (0.2, 1.0)])
 @pytest.mark.parametrize("size", [(40, 40), (30, 90), (8, 200)])
-def test_resized_crop_boxes_are_distributed_as_torchvisions(size):
+def test_resized_crop_boxes_are_distributed_as_torchvisions(size, scale):
     n = 3000
-    mine = RandomResizedCrop(24).sample(n, *size, seeded()).double().numpy()
-    theirs = v2.RandomResizedCrop(24)
+    mine = RandomResizedCrop(24, scale=scale).sample(n, *size, seeded()).double().numpy()
+    theirs = v2.RandomResizedCrop(24, scale=scale)
     image = torch.zeros(3, *size, dtype=torch.uint8)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

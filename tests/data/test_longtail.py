@@ -18,6 +18,7 @@ from relatum.errors import ConfigError, DataError
 from relatum.prior import ClassPrior
 
 FACTORS = (10, 50, 100, 200)
+FALLING = [profile for profile in PROFILES if profile != "balanced"]
 
 
 def _source(per_class, shuffle=None):
@@ -97,7 +98,7 @@ def test_pareto_has_the_shape_of_imagenet_lt():
 
 @settings(max_examples=25, deadline=None)
 @given(
-    profile=st.sampled_from(PROFILES),
+    profile=st.sampled_from(FALLING),
     classes=st.integers(2, 200),
     largest=st.integers(1, 6000),
     imbalance=st.floats(1, 1000),
@@ -111,7 +112,7 @@ def test_profiles_fall_from_largest_to_its_quotient(profile, classes, largest, i
     assert counts[-1] in {max(1, floor(exact)), max(1, floor(exact * (1 + Fraction(1, 10**8))))}
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", FALLING)
 def test_whole_quotients_are_met_at_the_end(profile):
     for largest in (300, 500, 700, 5000):
         for factor in (2, 3, 5, 7, 10, 50, 100, 0.1 * 1000):
@@ -194,6 +195,39 @@ def test_short_class_is_named_with_a_largest_that_works():
 def test_class_without_images_is_named():
     with pytest.raises(DataError, match=r"'c1'.*has 0 images.*add images"):
         make_long_tailed(_source([5, 0, 5]), "exponential", 2)
+
+
+@pytest.mark.parametrize(("largest", "each"), [(0, 12), (7, 7), (12, 12)])
+def test_balanced_keeps_as_many_of_each_class(largest, each):
+    source = _source([30, 12, 50], shuffle=4)
+    kept = make_long_tailed(source, "balanced", 1.0, largest)
+    assert kept.prior().counts.tolist() == [each] * 3
+    assert kept.class_names == source.class_names and np.all(np.diff(kept.positions) > 0)
+    assert long_tail_counts("balanced", 3, each, 100.0).tolist() == [each] * 3  # an imbalance plays no part
+
+
+def test_balanced_draws_as_the_long_tail_does():
+    source = _source([40] * 4, shuffle=5)
+    balanced = {seed: make_long_tailed(source, "balanced", 1.0, 20, seed=seed) for seed in (0, 1)}
+    assert balanced[0].positions.tolist() != balanced[1].positions.tolist()
+    tail = make_long_tailed(source, "exponential", 8, seed=0)
+    for k, count in enumerate(tail.prior().counts):
+        kept, drawn = (set(s.positions[s.targets == k].tolist()) for s in (tail, balanced[0]))
+        assert kept <= drawn if count <= 20 else kept > drawn
+    first = make_long_tailed(source, "balanced", 1.0, 3, choice="first")
+    assert first.positions[first.targets == 2].tolist() == np.flatnonzero(source.targets == 2)[:3].tolist()
+
+
+def test_balanced_names_the_class_that_is_too_small():
+    source = _source([200, 150, 200])
+    with pytest.raises(
+        DataError, match=r"class 1 \('c1'\) has 150 images.*balanced profile wants 160.*to 150"
+    ) as caught:
+        make_long_tailed(source, "balanced", 1.0, 160)
+    assert "imbalance" not in str(caught.value)
+    assert make_long_tailed(source, "balanced", 1.0, 116).prior().counts.tolist() == [116] * 3
+    with pytest.raises(DataError, match=r"'c1'.*has 0 images.*add images"):
+        make_long_tailed(_source([5, 0, 5]), "balanced", 1.0)
 
 
 def test_class_counts_of_the_published_files():

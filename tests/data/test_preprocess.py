@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import get_args
 
 import numpy as np
 import pytest
 import torch
 from torchvision.transforms import v2
 
-from relatum.config import DataConfig
+from relatum.config import DataConfig, Normalisation
 from relatum.data.preprocess import NORMALISE, Preprocess, fit_square, normalise
 from relatum.errors import ConfigError, DataError
 
@@ -60,6 +61,26 @@ def test_round_trip_through_json():
     for name in NORMALISE:
         before = Preprocess.from_config(DataConfig(image_size=48, normalise=name))
         assert Preprocess.from_dict(json.loads(json.dumps(before.to_dict()))) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "mean", "std"),
+    [
+        ("imagenet-lt", (0.479672, 0.457713, 0.407721), (0.278976, 0.271203, 0.286062)),
+        ("imagenet-bal", (0.480767, 0.457071, 0.407718), (0.279940, 0.272481, 0.286038)),
+        ("inaturalist18", (0.466, 0.471, 0.380), (0.195, 0.194, 0.192)),
+    ],
+)
+def test_normalisation_of_the_long_tailed_sets(name, mean, std):
+    chosen = Preprocess.from_config(DataConfig(normalise=name))
+    assert chosen.mean == mean and chosen.std == std
+    pixels = np.full((32, 32, 3), 204, np.uint8)  # 204 / 255 = 0.8
+    for channel in range(3):
+        assert chosen(pixels)[channel, 0, 0].item() == pytest.approx((0.8 - mean[channel]) / std[channel], abs=1e-5)
+
+
+def test_every_normalisation_of_the_settings_has_its_figures():
+    assert set(NORMALISE) == set(get_args(Normalisation))
 
 
 def test_wrong_records_and_sizes_are_refused():

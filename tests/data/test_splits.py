@@ -92,6 +92,15 @@ def test_long_tail_cuts_train_only_and_a_test_split_needs_no_holdout(tmp_path):
     assert splits["test"].prior().counts.tolist() == [3, 3, 3]
 
 
+def test_balanced_cut_of_a_folder(tmp_path):
+    _plant(tmp_path / "train", {"a": 9, "b": 4})
+    _plant(tmp_path / "test", {"a": 3, "b": 2})
+    for largest, each in ((0, 4), (3, 3)):
+        splits = open_splits(DataConfig(root=str(tmp_path), long_tail="balanced", largest=largest))
+        assert splits["train"].prior().counts.tolist() == [each, each]
+        assert splits["test"].prior().counts.tolist() == [3, 2]
+
+
 def test_long_tail_is_cut_before_the_holdout(tmp_path):
     _plant(tmp_path, {"a": 10, "b": 10})
     splits = open_splits(DataConfig(root=str(tmp_path), long_tail="step", imbalance=2, val_fraction=0.4))

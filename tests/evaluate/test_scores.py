@@ -16,6 +16,7 @@ from relatum.prior import ClassPrior
 KEYS = [
     *("split", "samples", "classes", "top1", "top5", "balanced_accuracy", "macro_f1", "nll", "ece", "mce", "rule"),
     *("groups", "per_class", "worst_class", "interval", "reliability", "confusion", "adjustment"),
+    *("sigmoid", "group_reliability"),
 ]
 
 
@@ -148,6 +149,10 @@ def test_order_of_samples_does_not_matter(seed, samples):
     bins, other_bins = one.pop("reliability"), other.pop("reliability")
     assert bins["count"] == other_bins["count"] and bins["accuracy"] == other_bins["accuracy"]
     assert bins["confidence"] == pytest.approx(other_bins["confidence"], abs=1e-12)
+    shots, other_shots = one.pop("group_reliability"), other.pop("group_reliability")
+    for name, entry in shots.items():
+        assert entry["reliability"]["count"] == other_shots[name]["reliability"]["count"]
+        assert entry["ece"] == pytest.approx(other_shots[name]["ece"], abs=1e-12)
     assert one == other
 
 

@@ -74,6 +74,7 @@ def test_the_export_is_built_by_timm_at_the_size_of_the_images():
 
         class settings:
             name = "vit-nano-p8"
+            pool = "default"
 
     plan = blueprint(Trained)
     assert plan.by_timm

@@ -13,7 +13,12 @@ from relatum.relation.build import build_spec
 from relatum.train.optim import learning_rate
 
 SIZES = {"tiny": 3, "small": 6, "base": 12}  # attention heads of the three DeiT
-V2 = [recipe.name for recipe in list_recipes() if recipe.config().relation.name == "batchformer-v2"]
+# LiVT has its own settings, from another paper, and only lends the relation.
+V2 = [
+    recipe.name
+    for recipe in list_recipes()
+    if recipe.config().relation.name == "batchformer-v2" and not recipe.name.startswith("livt/")
+]
 
 
 def config(name):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from relatum.config import RunConfig
 from relatum.prior import GROUPS, ClassPrior
@@ -79,17 +80,16 @@ def scores(true, predicted, confidence, counts, labels, rule) -> dict:
     for name in GROUPS:
         values = [accuracy[c] for c in found.classes(name) if accuracy[c] is not None]
         groups[name] = {"accuracy": float(np.mean(values)) if values else None, "classes": len(found.classes(name))}
-    bins = np.clip(np.ceil(confidence * 15).astype(int) - 1, 0, 14)
-    count = np.bincount(bins, minlength=15)
-    mean = [[float(v[bins == b].mean()) if count[b] else None for b in range(15)] for v in (right, confidence)]
-    gaps = np.array([abs(a - c) if a is not None else 0.0 for a, c in zip(*mean, strict=True)])
+    whole = calibration(confidence, right)
+    member = found.group[true]
+    parts = {name: member == i for i, name in enumerate(GROUPS)}
     top1, error = float(right.mean()), 1.96 * float(np.sqrt(right.mean() * (1 - right.mean()) / len(right)))
     worst = min((c for c in range(k) if accuracy[c] is not None), key=lambda c: accuracy[c])
     return {
         "split": "test", "samples": len(true), "classes": k, "top1": top1, "top5": min(1.0, top1 + 0.2),
         "balanced_accuracy": float(np.mean([a for a in accuracy if a is not None])), "macro_f1": float(np.mean(f1)),
         "nll": float(-np.log(np.where(right, confidence, (1 - confidence) / (k - 1) + 1e-3)).mean()),
-        "ece": float((gaps * count).sum() / len(true)), "mce": float(gaps.max()), "rule": rule, "groups": groups,
+        "ece": whole["ece"], "mce": whole["mce"], "rule": rule, "groups": groups,
         "per_class": [
             {"name": labels[c], "train_count": int(counts[c]), "support": int(support[c]),
              "accuracy": accuracy[c], "precision": precision[c]}
@@ -97,9 +97,22 @@ def scores(true, predicted, confidence, counts, labels, rule) -> dict:
         ],
         "worst_class": {"name": labels[worst], "accuracy": accuracy[worst]},
         "interval": {"low": top1 - error, "high": top1 + error, "level": 0.95},
-        "reliability": {"edges": EDGES.tolist(), "count": count.tolist(), "accuracy": mean[0], "confidence": mean[1]},
-        "confusion": confusion.tolist(), "adjustment": "none",
+        "reliability": whole["reliability"], "confusion": confusion.tolist(), "adjustment": "none", "sigmoid": None,
+        "group_reliability": {
+            name: calibration(confidence[i], right[i]) if i.any() else None for name, i in parts.items()
+        },
     }  # fmt: skip
+
+
+def calibration(confidence, right) -> dict:
+    """ECE, MCE and the bins behind them."""
+    bins = np.clip(np.ceil(confidence * 15).astype(int) - 1, 0, 14)
+    count = np.bincount(bins, minlength=15)
+    mean = [[float(v[bins == b].mean()) if count[b] else None for b in range(15)] for v in (right, confidence)]
+    gaps = np.array([abs(a - c) if a is not None else 0.0 for a, c in zip(*mean, strict=True)])
+    table = {"edges": EDGES.tolist(), "count": count.tolist(), "accuracy": mean[0], "confidence": mean[1]}
+    ece, mce = float((gaps * count).sum() / len(right)), float(gaps.max())
+    return {"ece": ece, "mce": mce, "count": len(right), "reliability": table}
 
 
 def metric_rows(method: Method, final: dict, epochs: int, seed: int, steps: int = 8) -> list[dict]:
@@ -136,7 +149,7 @@ def config(method: Method, seed: int, epochs: int, rule: str) -> RunConfig:
 def toml(settings: RunConfig) -> str:
     """JSON scalars and lists are TOML too."""
     tables = dataclasses.asdict(settings)
-    lines = [f"out = {json.dumps(tables.pop('out'))}"]
+    lines = [f"{key} = {json.dumps(tables.pop(key))}" for key in ("out", "stages")]
     for table, values in tables.items():
         lines += ["", f"[{table}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
     return "\n".join(lines) + "\n"
@@ -172,6 +185,55 @@ def run(
     rows = metric_rows(method, final, epochs, seed)
     (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
+
+
+def add_sigmoid(path: Path, ece: float = 0.0321, mce: float = 0.0987) -> None:
+    """Give a run the calibration of sigmoid confidences, as if it had been trained on sigmoids."""
+    scores = json.loads((path / "scores.json").read_text())
+    table = scores["test"]["reliability"]
+    scores["test"]["sigmoid"] = {"bias": -2.9, "ece": ece, "mce": mce, "reliability": table}
+    (path / "scores.json").write_text(json.dumps(scores), encoding="utf-8")
+
+
+def pretrain(
+    run_directory: Path, *, epochs: int = 20, seed: int = 0, related: bool = False, pixels: str = "normalised",
+    neighbours: bool = True, every: int = 10, classes: int = 20,
+) -> Path:  # fmt: skip
+    """Write the first stage of a run, finished, into `run_directory`/pretrain and return that."""
+    path = Path(run_directory) / "pretrain"
+    (path / "pictures").mkdir(parents=True)
+    rng, rows = np.random.default_rng(seed), []
+    for epoch in range(1, epochs + 1):
+        loss = float(0.4 + 0.7 * np.exp(-epoch / 8) + rng.normal(0, 0.005))
+        parts = {"loss/plain": 0.98 * loss, "loss/related": 1.02 * loss} if related else {}
+        rows.append({"kind": "train", "epoch": float(epoch), "step": 8 * epoch, "loss": loss, "lr": 1e-3, **parts})
+        if epoch % every == 0 or epoch == epochs:
+            mse = 0.05 * loss
+            measured = {"loss": loss, "mse": mse, "psnr": float(-10 * np.log10(mse))}
+            rows.append({"kind": "eval", "split": "test", "epoch": float(epoch), "step": 8 * epoch, **measured})
+            picture(epoch, seed).save(path / "pictures" / f"epoch-{epoch:04d}.png")
+    plain = RunConfig()
+    first = dataclasses.replace(plain.pretrain, method="mae", epochs=epochs, pixels=pixels)
+    settings = dataclasses.replace(plain, pretrain=first, train=dataclasses.replace(plain.train, seed=seed))
+    found = {"kind": "reconstruction", "split": "test", "samples": 1000, **measured, "mask": "random", "ratio": 0.75}
+    described = {"recipe": "livt", "stage": "pretrain", "relatum": "0.1.0", "status": "finished", "seed": seed}
+    (path / "config.toml").write_text(toml(settings), encoding="utf-8")
+    (path / "manifest.json").write_text(json.dumps(described), encoding="utf-8")
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    (path / "scores.json").write_text(json.dumps({"test": {**found, "pixels": pixels}}), encoding="utf-8")
+    if neighbours:
+        scores = simulate(Method("k-nn", frequent=0.6, rare=0.05), long_tail(classes), seed)
+        (path / "probe.json").write_text(json.dumps({"k-nn": {"test": scores}}), encoding="utf-8")
+    return path
+
+
+def picture(epoch: int, seed: int = 0, side: int = 64, rows: int = 4) -> Image.Image:
+    """Draw originals, masked images and reconstructions that sharpen with the epochs."""
+    rng = np.random.default_rng(seed)
+    waves = np.sin(np.arange(rows * side)[:, None] / rng.uniform(4, 9)) * np.cos(np.arange(side) / 5)[None]
+    shown = [waves, np.zeros_like(waves), waves * min(1.0, epoch / 20)]
+    pixels = (127 + 120 * np.concatenate(shown, axis=1)).astype(np.uint8)
+    return Image.fromarray(np.stack([pixels, pixels, 255 - pixels], axis=2))
 
 
 def three_runs(folder: Path) -> Path:

@@ -68,7 +68,7 @@ def test_every_section_is_there(text, page):
         "Settings that differ", "Records",
     ]  # fmt: skip
     figures = [a for a in page.named("svg") if a.get("role") == "img"]
-    assert len(figures) == 2 + 3 + 2 + 3 + 1 + 1
+    assert len(figures) == 2 + 3 + 2 + 3 + 3 + 1 + 1
     words = " ".join(page.texts)
     for fact in ("1,000", "last epoch", "standard: many", "464,154", "relation_batch", "--train.seed 2", "0123abc"):
         assert fact in words

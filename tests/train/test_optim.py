@@ -16,7 +16,7 @@ from relatum.config import TrainConfig
 from relatum.errors import ConfigError
 from relatum.train import fit
 from relatum.train.groups import weight_decay_groups
-from relatum.train.optim import build_optimizer, learning_rate, set_learning_rate
+from relatum.train.optim import build_optimizer, learning_rate, scaled_to_batch, set_learning_rate
 
 COSINE = TrainConfig(epochs=10, lr=0.2, min_lr=0.02, warmup_epochs=2.0, warmup_start=0.1)
 
@@ -170,3 +170,11 @@ def test_set_learning_rate_scales_each_group():
 def test_an_optimizer_that_cannot_be_built_is_a_config_error(groups):
     with pytest.raises(ConfigError, match="adamw cannot be built"):
         build_optimizer(groups, replace(TRAIN, optimizer="adamw", beta2=1.0))
+
+
+def test_the_rate_follows_the_images_per_step():
+    config = TrainConfig(lr=1.5e-4, lr_batch=256, accumulate=4)
+    scaled = scaled_to_batch(config, 128)
+    assert scaled.lr == pytest.approx(1.5e-4 * 128 * 4 / 256)
+    assert scaled_to_batch(scaled, 128) == scaled, "scaled once, not twice"
+    assert scaled_to_batch(TrainConfig(lr=0.1, accumulate=4), 128).lr == 0.1

@@ -224,3 +224,15 @@ def test_features_reach_an_objective_that_needs_them(spec):
         # not through the classifier, whose hooks would relate the rows again
         torch.testing.assert_close(torch.nn.functional.linear(features, classifier.weight, classifier.bias), logits)
     assert not any(len(m._forward_pre_hooks) > 2 for m in built.model.modules()), "nothing of the look is left"
+
+
+def test_an_objective_on_sigmoids_has_them_measured():
+    from relatum.config import EvalConfig
+    from relatum.objectives import BCE
+    from relatum.prior import ClassPrior
+
+    task, batch, prior = _related(), _batch(), ClassPrior([9, 5, 2])
+    task.objective = CrossEntropy()
+    assert task.evaluate(task.model, [batch], prior, EvalConfig(bootstrap=0)).sigmoid is None
+    task.objective = BCE()
+    assert task.evaluate(task.model, [batch], prior, EvalConfig(bootstrap=0)).sigmoid["bias"] == 0.0

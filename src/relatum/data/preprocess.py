@@ -20,6 +20,10 @@ NORMALISE: dict[str, tuple[Channels, Channels]] = {
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "cifar": ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
     "half": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+    # Of the training images of LiVT, as its code has them.
+    "imagenet-lt": ((0.479672, 0.457713, 0.407721), (0.278976, 0.271203, 0.286062)),
+    "imagenet-bal": ((0.480767, 0.457071, 0.407718), (0.279940, 0.272481, 0.286038)),
+    "inaturalist18": ((0.466, 0.471, 0.380), (0.195, 0.194, 0.192)),
 }
 
 # Up to this side, images are shown whole; above, the usual margin is cut off at evaluation.

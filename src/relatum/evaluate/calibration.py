@@ -1,7 +1,8 @@
 """How far confidence can be believed: ECE, MCE and the reliability table.
 
-Top-label calibration: the confidence of a sample is its largest softmax probability. Bins are of equal width on [0, 1]
-and closed on the right, (edge_b, edge_b+1], so that confidence 1 lies in the last bin and confidence 0 exactly in none.
+Top-label calibration: the confidence of a sample is its largest softmax probability or, for a model trained on
+sigmoids, the sigmoid of its largest logit. Bins are of equal width on [0, 1] and closed on the right,
+(edge_b, edge_b+1], so that confidence 1 lies in the last bin and confidence 0 exactly in none.
 """
 
 from __future__ import annotations
@@ -69,6 +70,20 @@ def confidence(logits: ArrayLike) -> FloatArray:
     """Return the largest softmax probability of each row of `logits` (N, K), in float64, (N,)."""
     scores = as_logits(logits)
     return np.exp(scores.max(axis=1).astype(np.float64) - log_sum_exp(scores))
+
+
+def sigmoid_confidence(logits: ArrayLike, bias: float = 0.0) -> FloatArray:
+    """Return sigmoid(z + bias) of the largest z in each row of `logits` (N, K), in float64, (N,).
+
+    Args:
+        logits: of a model that was trained on sigmoids, (N, K).
+        bias: what its raw logits lack for log-odds: `sigmoid_bias` of the objective.
+    """
+    if not np.isfinite(bias):
+        raise ConfigError(f"the bias of sigmoid confidences must be a finite number, not {bias}.")
+    largest = as_logits(logits).max(axis=1).astype(np.float64) + bias
+    # As a logarithm first: exp(-z) of a very negative logit would overflow.
+    return np.asarray(np.exp(-np.logaddexp(0.0, -largest)))
 
 
 def reliability(confidences: ArrayLike, correct: ArrayLike, bins: int = BINS) -> Reliability:

@@ -32,6 +32,7 @@ def evaluate(
     precision: str = "float32",
     channels_last: bool = False,
     progress: Callable[[int], None] | None = None,
+    sigmoid_bias: float | None = None,
 ) -> Scores:
     """Score `model` on all samples of `loader`; see `collect` for what both may be.
 
@@ -45,6 +46,9 @@ def evaluate(
         precision: "float32", or "bfloat16" for autocast. Scores are computed in float64 either way.
         channels_last: hand images to the model in channels-last memory order.
         progress: called after each batch with the number of samples in it.
+        sigmoid_bias: `sigmoid_bias` of the objective the model was trained with; None for those on a softmax. It adds
+            the calibration of sigmoid confidences (`Scores.sigmoid`), unless a post-hoc correction of the logits or of
+            the classifier is on: what comes out of one is no log-odds any more.
     """
     settings = EvalConfig() if config is None else config
     if settings.adjust_tau != 0 and prior is None:
@@ -64,6 +68,7 @@ def evaluate(
         rule=settings.shot_rule,
         bootstrap=settings.bootstrap,
         adjustment=describe_adjustment(settings),
+        sigmoid_bias=None if settings.adjust_tau != 0 or settings.tau_norm != 0 else sigmoid_bias,
     )
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from relatum.errors import CheckpointError, DataError, suggest
 from relatum.evaluate import calibration, metrics
@@ -18,6 +19,9 @@ from relatum.prior import GROUPS, ClassPrior
 LEVEL = 0.95
 
 LARGEST_CONFUSION = 1000
+
+# Not in the scores.json of earlier versions, which are read all the same.
+_ADDED_LATER = ("sigmoid", "group_reliability")
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,10 @@ class Scores:
         reliability: {"edges", "count", "accuracy", "confidence"} of the confidence bins.
         confusion: counts, rows are true classes; None above 1,000 classes, where the table would be huge.
         adjustment: the post-hoc correction in words, or "none".
+        sigmoid: {"bias", "ece", "mce", "reliability"} with sigmoid(largest logit + bias) as confidence; None for models
+            that were trained on a softmax, and where a post-hoc correction has changed the logits.
+        group_reliability: many, medium and few: {"ece", "mce", "count", "reliability"} of the samples whose true class
+            is in the group, with softmax confidences; None for a group without samples. Empty in older files.
     """
 
     split: str
@@ -63,6 +71,8 @@ class Scores:
     reliability: dict[str, list[Any]]
     confusion: list[list[int]] | None
     adjustment: str = "none"
+    sigmoid: dict[str, Any] | None = None
+    group_reliability: dict[str, dict[str, Any] | None] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return an independent copy made of JSON types only."""
@@ -70,12 +80,12 @@ class Scores:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Scores:
-        """Undo `to_dict`; missing or unknown keys are a `CheckpointError`."""
-        expected = {field.name for field in fields(cls)}
+        """Undo `to_dict`; missing or unknown keys are a `CheckpointError`, except those that older files lack."""
+        expected = {entry.name for entry in fields(cls)}
         for key in values:
             if key not in expected:
                 raise CheckpointError(f"scores hold the unknown key '{key}'; {suggest(key, expected)}")
-        missing = sorted(expected - set(values))
+        missing = sorted(expected - set(values) - set(_ADDED_LATER))
         if missing:
             raise CheckpointError(f"scores lack {', '.join(missing)}; evaluate the run again to renew them.")
         return cls(**copy.deepcopy(dict(values)))
@@ -84,6 +94,15 @@ class Scores:
         """Return the usual columns of a results table: All, Many, Medium, Few and ECE, as fractions."""
         groups = {name.capitalize(): self.groups[name]["accuracy"] for name in GROUPS}
         return {"All": self.top1, **groups, "ECE": self.ece}
+
+    def numbers(self) -> dict[str, float | None]:
+        """Return what a log of the training keeps."""
+        groups = {name: self.groups[name]["accuracy"] for name in GROUPS}
+        return {"top1": self.top1, "top5": self.top5, **groups, "nll": self.nll, "ece": self.ece}
+
+    def shown(self) -> dict[str, str]:
+        """Return what a person sees while training."""
+        return {name: "n/a" if value is None else f"{100 * value:.1f} %" for name, value in self.row().items()}
 
 
 def score(
@@ -95,6 +114,7 @@ def score(
     rule: str = "standard",
     bootstrap: int = 1000,
     adjustment: str = "none",
+    sigmoid_bias: float | None = None,
 ) -> Scores:
     """Compute all scores from collected outputs.
 
@@ -107,6 +127,8 @@ def score(
         rule: which classes are many, medium and few; see `relatum.prior.ShotGroups`.
         bootstrap: resamples for the interval of top-1; 0 leaves it out.
         adjustment: words for the post-hoc correction that was applied to `logits`.
+        sigmoid_bias: for a model trained on sigmoids, `sigmoid_bias` of its objective: calibration is then measured
+            also with sigmoid(largest logit + bias) as confidence. None: with the softmax only.
     """
     outputs, labels = as_pair(logits, targets)
     k = outputs.shape[1]
@@ -118,7 +140,8 @@ def score(
     confusion = metrics.confusion_matrix(metrics.predict_classes(outputs), labels, k)
     correct = metrics.top_k_correct(outputs, labels, 1)
     accuracies = metrics.class_accuracy(confusion)
-    reliability = calibration.reliability(calibration.confidence(outputs), correct)
+    confidence = calibration.confidence(outputs)
+    reliability = calibration.reliability(confidence, correct)
     names = [str(i) for i in range(k)] if prior is None else list(prior.names)
     return Scores(
         split=split,
@@ -139,6 +162,8 @@ def score(
         reliability=reliability.to_dict(),
         confusion=confusion.tolist() if k <= LARGEST_CONFUSION else None,
         adjustment=adjustment,
+        sigmoid=_sigmoid(outputs, correct, sigmoid_bias),
+        group_reliability=_group_reliability(confidence, correct, labels, prior, rule),
     )
 
 
@@ -151,6 +176,29 @@ def _groups(accuracies: FloatArray, prior: ClassPrior | None, rule: str) -> dict
         name: {"accuracy": metrics.group_accuracy(accuracies, ids), "classes": len(ids)}
         for name, ids in members.items()
     }
+
+
+def _sigmoid(outputs: npt.NDArray[Any], correct: npt.NDArray[Any], bias: float | None) -> dict[str, Any] | None:
+    if bias is None:
+        return None
+    table = calibration.reliability(calibration.sigmoid_confidence(outputs, bias), correct)
+    return {"bias": float(bias), "ece": table.ece(), "mce": table.mce(), "reliability": table.to_dict()}
+
+
+def _group_reliability(
+    confidence: FloatArray, correct: npt.NDArray[Any], labels: IntArray, prior: ClassPrior | None, rule: str
+) -> dict[str, dict[str, Any] | None]:
+    found: dict[str, dict[str, Any] | None] = dict.fromkeys(GROUPS)
+    if prior is None:
+        return found
+    group = prior.shot_groups(rule).group[labels]
+    for number, name in enumerate(GROUPS):
+        inside = group == number
+        if inside.any():
+            table = calibration.reliability(confidence[inside], correct[inside])
+            measured = {"ece": table.ece(), "mce": table.mce(), "count": table.samples}
+            found[name] = {**measured, "reliability": table.to_dict()}
+    return found
 
 
 def _per_class(confusion: IntArray, names: list[str], prior: ClassPrior | None) -> list[dict[str, Any]]:

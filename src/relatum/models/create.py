@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import math
 from typing import Any
 
 import timm
 from timm.layers import DropPath
 from timm.models.resnet import BasicBlock, ResNet
+from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 from relatum.errors import ModelError, suggest
@@ -18,6 +20,9 @@ from relatum.models.small_vit import SMALL_VITS, small_vit
 from relatum.models.weights import load_weights
 
 __all__ = ["OWN_MODELS", "create_model", "find_classifier"]
+
+POOLS = ("default", "avg", "token")
+HEAD_BIASES = ("model", "log(C-1)")
 
 OWN_MODELS = (*(f"resnet{depth}-cifar" for depth in CIFAR_DEPTHS), "resnet10", *SMALL_VITS)
 
@@ -35,6 +40,10 @@ def create_model(
     head: str = "linear",
     scale: float = 30.0,
     weights: str = "",
+    encoder: str = "",
+    pool: str = "default",
+    head_std: float = -1.0,
+    head_bias: str = "model",
     drop_rate: float = 0.0,
     drop_path: float = 0.0,
     **kwargs: Any,
@@ -48,6 +57,14 @@ def create_model(
         head: classifier, "linear" or "cosine".
         scale: scale of the cosine classifier.
         weights: local file to start from (see `load_weights`); nothing is ever downloaded.
+        encoder: local file with a pretrained encoder to start a ViT from (see `load_encoder`); the classifier stays
+            as it was drawn.
+        pool: what a ViT hands to its classifier: "token", the class token; "avg", the mean of the patch tokens, which
+            is normalised after pooling instead of before; "default", what the model has.
+        head_std: standard deviation of a linear classifier's first weights (normal, cut at -2 and 2; bias 0); -1
+            keeps the model's own. Fine-tuning of masked autoencoders has 2e-5.
+        head_bias: start of a linear classifier's bias: "model" keeps it; "log(C-1)" is -log(K - 1) for every class,
+            where a sigmoid says 1/K.
         drop_rate: dropout before the classifier.
         drop_path: stochastic depth: the rate at the last block, rising linearly from 0 at the first.
         **kwargs: passed on to the model, for example `patch_size=4`. `img_size` may always be given: networks without
@@ -57,24 +74,49 @@ def create_model(
         A model (N, 3, H, W) -> (N, K) with timm's interface.
 
     Raises:
-        ModelError: unknown name, head or option, or weights that do not fit.
+        ModelError: unknown name, head or option, options that exclude each other, or weights that do not fit.
     """
-    if head not in HEADS:
-        raise ModelError(f"unknown head '{head}'; {suggest(head, HEADS)}")
+    for what, value, known in (("head", head, HEADS), ("pool", pool, POOLS), ("head_bias", head_bias, HEAD_BIASES)):
+        if value not in known:
+            raise ModelError(f"unknown {what} '{value}'; {suggest(value, known)}")
     if num_classes < 1:
         raise ModelError(f"a classifier needs at least one class, not {num_classes}; set num_classes.")
+    if weights and encoder:
+        raise ModelError("weights and encoder both say where the model starts; give one of them.")
+    _check_head_start(head, head_std, head_bias, num_classes)
     if drop_rate:
         kwargs["drop_rate"] = drop_rate
     if drop_path:
         kwargs["drop_path_rate"] = drop_path
-    model = _build(name, num_classes, kwargs)
+    model = _build_pooled(name, num_classes, pool, kwargs)
     # Some timm models take the rate and never use it.
     if drop_path and not any(isinstance(part, DropPath) and part.drop_prob for part in model.modules()):
         raise ModelError(_lacks(name, "drop_path_rate"))
     if head != "linear":
         replace_classifier(model, head, num_classes, scale)
+    _start_heads(model, head_std, head_bias)
     if weights:
         load_weights(model, weights)
+    if encoder:
+        from relatum.models.encoder import load_encoder  # it needs models.mae, which needs create_model
+
+        load_encoder(model, encoder)
+    return model
+
+
+def _build_pooled(name: str, num_classes: int, pool: str, kwargs: dict[str, Any]) -> nn.Module:
+    if pool == "default":
+        return _build(name, num_classes, kwargs)
+    if "global_pool" in kwargs:
+        raise ModelError("pool and global_pool say the same thing; give pool alone.")
+    try:
+        model = _build(name, num_classes, {**kwargs, "global_pool": pool})
+    except ModelError:
+        _build(name, num_classes, kwargs)  # if it cannot be built at all, that is the error to report
+        raise ModelError(_lacks_pool(name, pool)) from None
+    # Convolutional networks take the option too, and mean another thing by it.
+    if not isinstance(model, VisionTransformer) or model.global_pool != pool:
+        raise ModelError(_lacks_pool(name, pool))
     return model
 
 
@@ -104,6 +146,37 @@ def _construct(name: str, num_classes: int, kwargs: dict[str, Any]) -> nn.Module
     return timm.create_model(name, pretrained=False, num_classes=num_classes, **kwargs)
 
 
+def _check_head_start(head: str, std: float, bias: str, num_classes: int) -> None:
+    if not (std >= 0 or std == -1):
+        raise ModelError(f"head_std is a standard deviation, not {std}; set it to 0 or more, or to -1 to leave it.")
+    if head == "cosine" and (std >= 0 or bias != "model"):
+        raise ModelError(
+            "head_std and head_bias are for a linear classifier: a cosine one compares directions and has no bias; "
+            "leave head_std at -1 and head_bias at model, or set head to linear."
+        )
+    if bias == "log(C-1)" and num_classes < 2:
+        raise ModelError("head_bias log(C-1) needs at least two classes; leave head_bias at model.")
+
+
+def _start_heads(model: nn.Module, std: float, bias: str) -> None:
+    """Give all classifiers of the model the start that was asked for."""
+    if std < 0 and bias == "model":
+        return
+    for name, head in find_classifier(model):
+        if not isinstance(head, nn.Linear) or (head.bias is None and bias != "model"):
+            raise ModelError(
+                f"head_std and head_bias are for a linear classifier with a bias, but '{name}' is {head}; leave "
+                "head_std at -1 and head_bias at model."
+            )
+        if std >= 0:
+            # Without a spread there is nothing to cut off, and the routine would divide by it.
+            nn.init.trunc_normal_(head.weight, std=std) if std else nn.init.zeros_(head.weight)
+            if head.bias is not None:
+                nn.init.zeros_(head.bias)
+        if bias == "log(C-1)":
+            nn.init.constant_(head.bias, -math.log(head.out_features - 1))
+
+
 def _unknown_name(name: str) -> str:
     if ":" in name:
         return f"model '{name}' would be fetched from a network; give the timm name, and the weights as a local file."
@@ -115,6 +188,13 @@ def _unknown_name(name: str) -> str:
 def _lacks(name: str, option: str) -> str:
     setting, what = _OPTIONAL[option]
     return f"model '{name}' has no {what}; leave {setting} at 0, or choose another model, for example a timm ViT."
+
+
+def _lacks_pool(name: str, pool: str) -> str:
+    return (
+        f"model '{name}' does not take pool '{pool}', which is for timm's VisionTransformer with one class token; "
+        "leave pool at default, or choose such a model, for example vit_base_patch16_224 or vit-nano-p4."
+    )
 
 
 def _listed(kwargs: dict[str, Any]) -> str:

@@ -75,6 +75,8 @@ def blueprint(trained: Trained) -> Blueprint:
     else:
         name = name.partition(".")[0]  # a tag names published weights, and these are others
         args = _timm_args(name, classes, trained)
+    if trained.settings.pool != "default":
+        args["global_pool"] = trained.settings.pool
     return Blueprint(name, classes, _plain_json(args), cosine)
 
 
@@ -99,6 +101,9 @@ def timm_config(plan: Blueprint, model: nn.Module, names: tuple[str, ...], prepr
     config: dict[str, Any] = {"architecture": plan.name, "num_classes": plan.classes, "model_args": plan.args}
     if plan.cosine:
         config |= {"architecture": f"{plan.name}+cosine", "base": plan.name, "scale": plan.cosine[0][1].scale}
+    pool = getattr(model, "global_pool", None)
+    if pool and isinstance(pool, str):  # in some models it is a layer
+        config["global_pool"] = pool
     return {**config, "label_names": list(names), "pretrained_cfg": pretrained}
 
 

@@ -63,6 +63,11 @@ logits = session.run(["logits"], {"images": read_image("photo.jpg")})[0]
 print(class_names[logits.argmax()])
 """
 
+_POOLS = {
+    "avg": "The classifier gets the mean of the patch tokens, normalised (`global_pool='avg'`).\n",
+    "token": "The classifier gets the class token (`global_pool='token'`).\n",
+}
+
 _COSINE = """\
 class Cosine(torch.nn.Linear):
     def forward(self, x):
@@ -77,6 +82,7 @@ def readme(trained: Trained, results: Sequence[Exported], plan: Blueprint | None
     parts = [
         f"# {trained.settings.name}, {classes} classes\n",
         f"An image classifier: images (N, 3, {size}, {size}) float32 in, logits (N, {classes}) out.\n"
+        f"{_POOLS.get(trained.settings.pool, '')}"
         "The code below runs in this folder.\n",
         "- `classes.txt`: the name of each output, one per line\n"
         "- `preprocess.json`: shorter side to `resize`, centre crop of `image_size`, pixel / 255, minus `mean`, "

@@ -13,7 +13,7 @@ from relatum.models.find import find_classifier
 def run_with_features(model: nn.Module, inputs: Any) -> tuple[Any, Tensor]:
     """Run `model` and return its output with what entered its classifier in that pass.
 
-    The hook that looks lives for this pass only. It comes after those of a relation, so it sees the rows of all streams.
+    The hook that looks lives for this pass only. It comes after those of a relation: it sees the rows of all streams.
 
     Args:
         model: a classifier; of several heads the first counts.

@@ -141,6 +141,27 @@ def _check_fit(model: nn.Module, tensors: dict[str, Tensor], left_out: Iterable[
         warnings.warn(f"{path.name} fits {type(model).__name__} in part: {'; '.join(faults)}.", stacklevel=3)
 
 
+def list_faults(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor], limit: int = 5) -> str:
+    """Say what of `wanted` is missing in `found`, what is superfluous, what has another shape; empty if all fits.
+
+    Args:
+        found: tensors of a file.
+        wanted: tensors of a model.
+        limit: names to list of each kind.
+    """
+    shapes = [
+        f"{key} {tuple(found[key].shape)} in the file, {tuple(value.shape)} in the model"
+        for key, value in wanted.items()
+        if key in found and found[key].shape != value.shape
+    ]
+    faults = {
+        "missing": [key for key in wanted if key not in found],
+        "unexpected": [key for key in found if key not in wanted],
+        "other shapes": shapes,
+    }
+    return "; ".join(f"{fault}: {_some(names, limit)}" for fault, names in faults.items() if names)
+
+
 def _some(names: list[str], limit: int = 10) -> str:
     rest = f" and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(names[:limit]) + rest

@@ -43,6 +43,9 @@ class Objective(nn.Module):
     """False where the loss is only defined for labels (N,), so that mixup and cutmix must be off."""
     needs_features: bool = False
     """True where `forward` must be given what the classifier saw, (N, C)."""
+    sigmoid_bias: float | None = None
+    """c in sigmoid(z + c), the probability that a loss on sigmoids gives a class with the raw logit z. None: trained on
+    a softmax, so that sigmoids of the logits say nothing."""
     _class_weights: Tensor | None
 
     def __init__(

@@ -48,6 +48,7 @@ class DeferredReweighting(Objective):
         self.corrects_prior = objective.corrects_prior or (start < 1 and beta > 0)
         self.accepts_soft_targets = objective.accepts_soft_targets
         self.needs_features = objective.needs_features
+        self.sigmoid_bias = objective.sigmoid_bias
         self._store_vector("weights", effective_number_weights(prior, beta))
 
     def forward(self, logits: Tensor, targets: Tensor, features: Tensor | None = None) -> Tensor:

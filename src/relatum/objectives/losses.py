@@ -122,6 +122,7 @@ class Focal(Objective):
             raise ConfigError(f"unknown activation '{activation}' of focal; {suggest(activation, ACTIVATIONS)}")
         self.gamma = gamma
         self.activation = activation
+        self.sigmoid_bias = 0.0 if activation == "sigmoid" else None
 
     def per_sample(self, logits: Tensor, targets: Tensor, features: Tensor | None = None) -> Tensor:
         """See `functional.focal` and `functional.sigmoid_focal`."""

@@ -10,7 +10,7 @@ from relatum.errors import ConfigError, suggest
 from relatum.objectives import functional
 from relatum.objectives.base import Objective
 from relatum.objectives.checks import warn_absent_classes
-from relatum.objectives.terms import balanced_bce_bias, log_odds, uniform_log_odds
+from relatum.objectives.terms import balanced_bce_bias, has_uniform_test_prior, log_odds, uniform_log_odds
 from relatum.prior import ClassPrior
 
 BIAS_PRIORS = ("implied", "counts")
@@ -22,6 +22,8 @@ class BCE(Objective):
     Soft targets, such as those of mixup and cutmix, are taken as they are, without a threshold. Class weights weigh
     whole samples as everywhere here, all K terms alike.
     """
+
+    sigmoid_bias = 0.0
 
     def per_sample(self, logits: Tensor, targets: Tensor, features: Tensor | None = None) -> Tensor:
         """See `functional.binary_cross_entropy`."""
@@ -40,6 +42,13 @@ class BalancedBCE(BCE):
     the log-odds of the class at test. A uniform test prior differs from none by the constant log(K - 1), which changes
     neither the order of the classes nor their softmax, only where training starts and what sigmoid(z) means. It is the
     option `shift`, is not multiplied by tau, and wants the classifier's bias to start at `matching_head_bias()`.
+
+    What sigmoid(z) means: training makes sigmoid(z_k + b_k) the probability p_k of the class where it has the share
+    pi_k, b being the bias above. Another share pi' moves the log-odds of a class by log-odds(pi') - log-odds(pi), the
+    rest taken as one class that stays as it is (exact for two classes). Where all K are equally likely the log-odds
+    are thus z_k + c with c = log-odds(1 / K) = -log(K - 1) for tau = 1, or 0 with the shift, which is that constant.
+    For any tau c is the bias that an average class, pi_k = 1 / K, would have: -tau log(K - 1), plus the shift. A test
+    prior that is not uniform is inside z already: c = 0. `sigmoid_bias` is c.
 
     A class without training samples counts as one sample, as `ClassPrior` defines; a warning names it.
 
@@ -73,6 +82,7 @@ class BalancedBCE(BCE):
         self.shift = shift
         self.bias_prior = bias_prior
         self.corrects_prior = tau != 0
+        self.sigmoid_bias = _sigmoid_bias(prior, tau, shift)
         self._store_vector("bias", bias)
         # The classifier takes back what the bias holds beside tau log(pi / (1 - pi)): all variants start from one loss.
         self._store_vector("head_bias", tau * log_odds(prior.safe_counts, smoothing) - bias)
@@ -93,3 +103,11 @@ class BalancedBCE(BCE):
     def extra_repr(self) -> str:
         """Return what `print(objective)` shows between the brackets."""
         return f"tau={self.tau}, shift={self.shift!r}, bias_prior={self.bias_prior!r}, {super().extra_repr()}"
+
+
+def _sigmoid_bias(prior: ClassPrior, tau: float, shift: str) -> float:
+    """Return the bias of a class with the share 1 / K: what raw logits lack for log-odds where all are as likely."""
+    if not has_uniform_test_prior(prior):
+        return 0.0
+    uniform = uniform_log_odds(prior.num_classes)
+    return tau * uniform - (uniform if shift != "none" else 0.0)

@@ -27,9 +27,15 @@ from relatum.train.run import finished_run
 from relatum.trained import load, load_relation
 
 
-def build(config: RunConfig, display: Display | None = None) -> tuple[ClassificationTask, Loaders]:
-    """Build the task and the loaders of a recipe; every check of the settings runs before the data is read."""
-    _check_together(config)
+def build(config: RunConfig, display: Display | None = None, encoder: str = "") -> tuple[ClassificationTask, Loaders]:
+    """Build the task and the loaders of a recipe; every check of the settings runs before the data is read.
+
+    Args:
+        config: the settings.
+        display: what to show while images are read.
+        encoder: file of a pretrained encoder to start from; empty for none.
+    """
+    _check_together(config, encoder)
     progress = None if display is None else display.loading
     loaders = build_loaders(config.data, seed=config.train.seed, epochs=config.train.epochs, progress=progress)
     objective = build_objective(config.objective, loaders.prior)
@@ -39,7 +45,7 @@ def build(config: RunConfig, display: Display | None = None) -> tuple[Classifica
         )
     warn_double_correction(loaders.train.sampler.name, objective.corrects_prior, config.data.allow_double)
     torch.manual_seed(config.train.seed)
-    model = create_model(config.model.name, loaders.prior.num_classes, **_model_options(config))
+    model = create_model(config.model.name, loaders.prior.num_classes, encoder=encoder, **_model_options(config))
     frozen = freeze_backbone(model) if config.model.freeze == "backbone" else ()
     settings = config.relation
     task = ClassificationTask(
@@ -54,13 +60,21 @@ def build(config: RunConfig, display: Display | None = None) -> tuple[Classifica
     return task, loaders
 
 
-def run(config: RunConfig, recipe: str, out: Path, display: Display | None = None) -> Run:
-    """Train a recipe in the run directory `out`, or continue it there."""
+def run(config: RunConfig, recipe: str, out: Path, display: Display | None = None, encoder: str = "") -> Run:
+    """Train the classifier of a recipe in the run directory `out`, or continue it there.
+
+    Args:
+        config: the settings.
+        recipe: its name, for the record.
+        out: the run directory.
+        display: what to show.
+        encoder: file of a pretrained encoder to start from; empty for none.
+    """
     check(config, f"recipe {recipe}")
     display = display or Display(recipe)
     directory = RunDirectory(out, to_dict(config), to_toml(config))
-    task, loaders = build(config, display)
-    before = finished_run(directory, len(loaders.train), config.train)
+    task, loaders = build(config, display, encoder)
+    before = finished_run(task, directory, len(loaders.train), config.train)
     if before is not None:
         display.say(f"{out} is finished already.")
         return before
@@ -77,8 +91,8 @@ def run(config: RunConfig, recipe: str, out: Path, display: Display | None = Non
 
 def _model_options(config: RunConfig) -> dict[str, Any]:
     settings = config.model
-    options = {"head": settings.head, "scale": settings.scale, "weights": settings.weights}
-    return {**options, "drop_rate": settings.drop_rate, "drop_path": settings.drop_path, **_size_option(config)}
+    names = ("head", "scale", "weights", "pool", "head_std", "head_bias", "drop_rate", "drop_path")
+    return {**{name: getattr(settings, name) for name in names}, **_size_option(config)}
 
 
 def _size_option(config: RunConfig) -> dict[str, int]:
@@ -97,7 +111,7 @@ def _bring_back_relation(config: RunConfig, model: torch.nn.Module, path: Path) 
     load_relation(path, relation)
 
 
-def _check_together(config: RunConfig) -> None:
+def _check_together(config: RunConfig, encoder: str = "") -> None:
     """Checks of settings that only make sense side by side."""
     build_spec(config.relation), stream_weights(config.relation)
     if config.evaluate.mini_batch and config.relation.name == "none":
@@ -106,8 +120,11 @@ def _check_together(config: RunConfig) -> None:
         raise ConfigError(
             "a relation needs other samples: data.batch_size 1 leaves nothing to attend to; use 8 or more."
         )
-    if config.model.freeze != "none" and not config.model.weights:
-        raise ConfigError("model.freeze trains on features that must exist: give a trained model with --model.weights.")
+    if config.model.freeze != "none" and not (config.model.weights or encoder):
+        raise ConfigError(
+            "model.freeze trains on features that must exist: give a trained model with --model.weights, or a "
+            "pretrained encoder with --model.encoder."
+        )
     if config.objective.name == "ldam" and config.model.head != "cosine":
         raise ConfigError("objective ldam works on cosines: set --model.head cosine.")
     if config.objective.name == "ldam" and config.model.scale != config.objective.scale:
@@ -134,7 +151,9 @@ def evaluate_run(path: Path, evaluation: EvalConfig, data_root: str = "") -> dic
     device = pick_device(config.train.device)
     if evaluation.mini_batch:
         _bring_back_relation(config, trained.model, path)
+    bias = build_objective(config.objective, loaders.prior).sigmoid_bias
+    model = trained.model.to(device)
     return {
-        split: evaluate(trained.model.to(device), loader, loaders.prior, config=evaluation, split=split, device=device)
+        split: evaluate(model, loader, loaders.prior, config=evaluation, split=split, device=device, sigmoid_bias=bias)
         for split, loader in loaders.evals.items()
     }

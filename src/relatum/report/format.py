@@ -36,10 +36,10 @@ def percent_sign(value: Any) -> str:
     return text if text == NOT_AVAILABLE else f"{text}\u00a0%"
 
 
-def decimal(value: Any) -> str:
-    """Write a number with three decimals."""
+def decimal(value: Any, digits: int = 3) -> str:
+    """Write a number with `digits` decimals."""
     number = finite(value)
-    return NOT_AVAILABLE if number is None else f"{number:.3f}"
+    return NOT_AVAILABLE if number is None else f"{number:.{digits}f}"
 
 
 def whole(value: Any) -> str:

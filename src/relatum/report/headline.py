@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from relatum.prior import GROUPS
 from relatum.report.compare import differences, group_accuracy, group_size, top1
 from relatum.report.format import percent, percent_sign, plural
+from relatum.report.pretraining import reconstruction_headline
 from relatum.report.records import RunRecord
 from relatum.report.seeds import SeedGroup, seed_groups
 
@@ -17,6 +18,8 @@ _TITLES = {"few": "Rare classes", "medium": "Medium-shot classes", "all": "All c
 def headline(records: Sequence[RunRecord]) -> tuple[str, list[str]]:
     """Return the title of the page and the sentences under it."""
     groups = seed_groups(records)
+    if all(record.only_pretrained for record in records):
+        return reconstruction_headline(records)
     if not groups:
         return "No final scores yet", _unfinished(records)
     if len(groups) == 1:

@@ -16,6 +16,7 @@ from relatum.report import compare
 from relatum.report.class_tables import confused_pairs, rarest_classes
 from relatum.report.format import RULE_WORDS, percent_sign, plural, setting
 from relatum.report.headline import headline
+from relatum.report.pretraining import pretraining_section
 from relatum.report.records import RunRecord, load_records
 from relatum.report.seeds import averaged, flatten, repeated
 
@@ -67,6 +68,7 @@ def render(records: Sequence[RunRecord]) -> str:
         sentences=sentences,
         runs=_runs(records),
         series=_runs(series),
+        classified=not all(record.only_pretrained for record in records),
         facts=_facts(records),
         notes=_notes(records),
         columns=columns,
@@ -75,8 +77,9 @@ def render(records: Sequence[RunRecord]) -> str:
         seeds=list(zip(groups, means, strict=True)),
         rarest=rarest_classes(series),
         differing=compare.setting_differences(series),
-        details=[_details(record) for record in records],
-        version=setting(records[-1].manifest.get("relatum")),
+        details=[entry for record in records for entry in _details(record)],
+        version=setting(_version(records[-1])),
+        pretraining=pretraining_section(series),
         **_figures(series),
     )
 
@@ -102,23 +105,41 @@ def _facts(records: Sequence[RunRecord]) -> list[tuple[str, str]]:
         "Classes": [f"{len(record.counts):,}" for record in shown if record.counts],
         "Shot rule": [f"{record.rule}: {RULE_WORDS.get(record.rule, record.rule)}" for record in shown],
         "Selection": [str(found) for record in records if (found := record.manifest.get("selection"))],
+        "Confidence": _confidences(shown),
         "Post-hoc adjustment": [str(record.primary.get("adjustment", "none")) for record in shown],
     }
     return [(name, " / ".join(dict.fromkeys(values))) for name, values in aspects.items() if values]
 
 
+def _confidences(records: Sequence[RunRecord]) -> list[str]:
+    """Say on what calibration stands, and for how many runs."""
+    scored = [record for record in records if record.primary.get("reliability")]
+    sigmoid = sum(bool(record.primary.get("sigmoid")) for record in scored)
+    if not sigmoid:
+        return ["softmax"] if scored else []
+    return [
+        "softmax, and sigmoid" if sigmoid == len(scored) else f"softmax; sigmoid for {sigmoid} of {len(scored)} runs"
+    ]
+
+
 def _notes(records: Sequence[RunRecord]) -> list[str]:
     notes = [f"{record.name} is not finished ({state})." for record in records if (state := record.state())]
     for record in records:
-        if record.skipped_lines:
-            lines = plural(record.skipped_lines, "line")
+        skipped = record.skipped_lines + (record.pretrain.skipped_lines if record.pretrain else 0)
+        if skipped:
+            lines = plural(skipped, "line")
             notes.append(f"{record.name}: {lines} of metrics.jsonl could not be read (left by a crash) and skipped.")
     return notes
 
 
+def _version(record: RunRecord) -> Any:
+    manifests = [record.manifest, record.pretrain.manifest if record.pretrain else {}]
+    return next((found for manifest in manifests if (found := manifest.get("relatum"))), None)
+
+
 def _figures(records: Sequence[RunRecord]) -> dict[str, Any]:
     # Imported here: matplotlib is slow to load, and the terminal table of this room does without.
-    from relatum.report import curves, figures
+    from relatum.report import curves, figures, reliability
     from relatum.report.svg import marker_path
 
     scored = [(i, record) for i, record in enumerate(records) if record.has_scores]
@@ -137,6 +158,8 @@ def _figures(records: Sequence[RunRecord]) -> dict[str, Any]:
         "streams": [Markup(svg) for svg in streams if svg],
         "evaluated": " and ".join(splits),
         "calibration": _calibration(records),
+        "by_group": [{**panel, "svg": _mark(panel["svg"])} for panel in reliability.group_panels(records)],
+        "calibration_table": reliability.calibration_table(records),
         "counts": _counts(records),
         "group_names": GROUPS,
         "confusion": _confusion(primary),
@@ -194,10 +217,20 @@ def _confusion(record: RunRecord) -> dict[str, Any] | None:
     }
 
 
-def _details(record: RunRecord) -> dict[str, Any]:
-    manifest = {key: value for key, value in record.manifest.items() if key not in _LONG_LISTS}
+def _details(record: RunRecord) -> list[dict[str, Any]]:
+    stage = record.pretrain
+    if stage is None:
+        return [_entry(record.name, record.config, record.manifest)]
+    # Both stages are written with the settings of the whole recipe, so that one table often does for both.
+    config = {} if stage.config == record.config else stage.config
+    first = _entry(f"the pretraining of {record.name}", config, stage.manifest)
+    return [first, _entry(record.name, record.config, record.manifest)]
+
+
+def _entry(name: str, config: dict[str, Any], manifest: dict[str, Any]) -> dict[str, Any]:
+    short = {key: value for key, value in manifest.items() if key not in _LONG_LISTS}
     return {
-        "name": record.name,
-        "config": [(key, setting(value)) for key, value in flatten(record.config).items()],
-        "manifest": [(key, setting(value)) for key, value in flatten(manifest).items()],
+        "name": name,
+        "config": [(key, setting(value)) for key, value in flatten(config).items()],
+        "manifest": [(key, setting(value)) for key, value in flatten(short).items()],
     }

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
-import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from relatum.errors import CheckpointError, RelatumError
 from relatum.prior import GROUPS, ClassPrior, ShotGroups
+from relatum.report.files import read_metrics, read_object, read_settings
 
 _MARKS = ("config.toml", "manifest.json", "metrics.jsonl", "scores.json")
+_STAGE = "pretrain"
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,9 @@ class RunRecord:
         metrics: rows of metrics.jsonl by step; rows written again after a resume replace the older ones.
         scores: scores.json by split, empty while the run is unfinished.
         skipped_lines: lines of metrics.jsonl that a crash left unreadable.
+        pretrain: the masked pretraining that came first, a record of its own, or None. Where nothing else has been
+            trained yet, the settings are those of it.
+        probe: of masked pretraining, what simple classifiers make of its encoder: scores by method and split.
     """
 
     path: Path
@@ -37,6 +40,27 @@ class RunRecord:
     metrics: tuple[dict[str, Any], ...]
     scores: dict[str, dict[str, Any]]
     skipped_lines: int = 0
+    pretrain: RunRecord | None = None
+    probe: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def reconstructs(self) -> bool:
+        """Whether this is masked pretraining, whose scores are those of a reconstruction and not of a classifier."""
+        if self.scores:
+            return all(entry.get("kind") == "reconstruction" for entry in self.scores.values())
+        rows = self._evaluations()
+        return "psnr" in rows[-1] if rows else _STAGE in (self.manifest.get("stage"), self.path.resolve().name)
+
+    @property
+    def reconstruction(self) -> dict[str, Any]:
+        """Of masked pretraining: loss, MSE and PSNR of the primary split, the last ones if unfinished; at worst {}."""
+        rows = self.evaluations(self.split)
+        return self.scores[str(self.split)] if self.scores else rows[-1] if rows else {}
+
+    @property
+    def only_pretrained(self) -> bool:
+        """Whether there is pretraining, but no classifier has been trained after it."""
+        return self.pretrain is not None and not self.scores and not self.metrics
 
     @property
     def has_scores(self) -> bool:
@@ -97,11 +121,17 @@ class RunRecord:
 
     def state(self) -> str:
         """Say in words what is missing; "" for a finished run."""
+        if self.only_pretrained and self.pretrain is not None:
+            missing = self.pretrain.state()
+            if self.pretrain.path == self.path:
+                return missing
+            return f"pretraining {missing}" if missing else "pretrained, no classifier trained yet"
         status = self.manifest.get("status", "finished" if self.scores else "unfinished")
         if self.scores and status == "finished":
             return ""
         done = max((float(row["epoch"]) for row in self.metrics if "epoch" in row), default=0.0)
-        total = self.config.get("train", {}).get("epochs")
+        stage = self.config.get(_STAGE, {}) if self.reconstructs else {}
+        total = stage.get("epochs", self.config.get("train", {}).get("epochs"))
         progress = f"epoch {done:g} of {total}" if total else f"epoch {done:g}"
         shown = "" if self.scores else f", last evaluation on {self.split}" if self.split else ", not evaluated yet"
         return f"{'no final scores' if status == 'finished' else status}: {progress}{shown}"
@@ -141,8 +171,11 @@ def _expand(path: Path) -> list[RunRecord]:
     if not path.is_dir():
         raise CheckpointError(f"{path} is a file; give the run directory that holds it: {path.parent}.")
     if _is_run(path):
-        return [_read(path)]
-    children = [_read(child) for child in path.iterdir() if child.is_dir() and _is_run(child)]
+        return [found for found in [_find(path)] if found]
+    children = [found for child in path.iterdir() if child.is_dir() and (found := _find(child))]
+    stage = children[0].pretrain if [child.path.name for child in children] == [_STAGE] else None
+    if stage is not None:  # the folder of a run whose second stage has not begun
+        return [_only_stage(stage, path)]
     if not children:
         wanted = ", ".join(_MARKS)
         raise CheckpointError(
@@ -156,6 +189,36 @@ def _is_run(path: Path) -> bool:
     return any((path / mark).is_file() for mark in _MARKS)
 
 
+def _find(path: Path) -> RunRecord | None:
+    """Read the run in `path`: one with its own files, or with a first stage alone; None without either."""
+    stage = _stage(path)
+    if not _is_run(path):
+        return None if stage is None else _only_stage(stage, path)
+    record = _read(path)
+    return _only_stage(record, path) if record.reconstructs else replace(record, pretrain=stage)
+
+
+def _stage(run: Path) -> RunRecord | None:
+    """Read the masked pretraining inside a run directory, if there is one."""
+    record = _read(run / _STAGE) if _is_run(run / _STAGE) else None
+    return record if record is not None and record.reconstructs else None
+
+
+def _probe(path: Path) -> dict[str, dict[str, Any]]:
+    found = read_object(path)
+    for splits in found.values():
+        if not isinstance(splits, dict) or not all(isinstance(scores, dict) for scores in splits.values()):
+            raise CheckpointError(f"{path} does not map methods and splits to scores; delete it and probe again.")
+    return found
+
+
+def _only_stage(stage: RunRecord, path: Path) -> RunRecord:
+    """Return the run at `path`, of which nothing but the pretraining is there."""
+    full = path.resolve()
+    name = f"{full.parent.name}/{full.name}" if full.name == _STAGE else full.name
+    return RunRecord(path, name, {}, stage.config, (), {}, pretrain=stage)
+
+
 def _plainest_first(record: RunRecord) -> tuple[Any, ...]:
     relation = record.config.get("relation", {}).get("name", "none")
     objective = record.config.get("objective", {}).get("name", "cross-entropy")
@@ -165,57 +228,14 @@ def _plainest_first(record: RunRecord) -> tuple[Any, ...]:
 
 
 def _read(path: Path) -> RunRecord:
-    rows, skipped = _metrics(path / "metrics.jsonl")
-    scores = _object(path / "scores.json")
+    rows, skipped = read_metrics(path / "metrics.jsonl")
+    scores = read_object(path / "scores.json")
     if not all(isinstance(value, dict) for value in scores.values()):
         raise CheckpointError(f"{path / 'scores.json'} does not map splits to scores; run `relatum evaluate` again.")
     name = path.name or path.resolve().name
-    return RunRecord(path, name, _object(path / "manifest.json"), _settings(path), rows, scores, skipped)
-
-
-def _object(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise CheckpointError(
-            f"cannot read {path} ({error}); rerun the training command, which writes it anew."
-        ) from error
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path} holds no JSON object; rerun the training command, which writes it anew.")
-    return value
-
-
-def _settings(path: Path) -> dict[str, Any]:
-    """Settings of a recipe (config.toml), or those that `fit` wrote on its own (config.json)."""
-    return _config(path / "config.toml") or _object(path / "config.json")
-
-
-def _config(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise CheckpointError(f"cannot read {path} ({error}); mend that line or rerun the training command.") from error
-
-
-def _metrics(path: Path) -> tuple[tuple[dict[str, Any], ...], int]:
-    """Rows by step, and how many lines were unreadable: a killed run leaves half a line, a resume appends after it."""
-    if not path.is_file():
-        return (), 0
-    rows: dict[tuple[Any, Any, Any], dict[str, Any]] = {}
-    skipped = 0
-    for line in path.read_bytes().splitlines():
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-            rows[(row.get("kind"), row.get("split"), row.get("step"))] = row
-        except (ValueError, AttributeError):
-            skipped += 1
-    return tuple(sorted(rows.values(), key=lambda row: (row.get("epoch") or 0, row.get("step") or 0))), skipped
+    manifest, settings = read_object(path / "manifest.json"), read_settings(path)
+    record = RunRecord(path, name, manifest, settings, rows, scores, skipped)
+    return replace(record, probe=_probe(path / "probe.json")) if record.reconstructs else record
 
 
 def _distinct_names(records: list[RunRecord]) -> list[RunRecord]:

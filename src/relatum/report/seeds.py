@@ -10,11 +10,17 @@ from typing import Any
 
 import numpy as np
 
+from relatum.prior import GROUPS
 from relatum.report.format import finite
 from relatum.report.records import RunRecord
 
 _SCORES = ("top1", "top5", "balanced_accuracy", "macro_f1", "nll", "ece", "mce")
 _FACTS = ("parameters", "seconds", "images_per_second")
+_LOGGED = (
+    *("loss", "loss/plain", "loss/related", "agreement"),
+    *("top1", *GROUPS),
+    *("mse", "psnr"),
+)
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,11 @@ def mean_record(group: SeedGroup) -> RunRecord:
         "interval": None,
         "reliability": _pooled_bins([s["reliability"] for s in all_scores if s.get("reliability")]),
         "confusion": _pooled_confusion([s["confusion"] for s in all_scores if s.get("confusion")]),
+        "sigmoid": _pooled_calibration([s.get("sigmoid") for s in all_scores]),
+        "group_reliability": {
+            name: _pooled_calibration([(s.get("group_reliability") or {}).get(name) for s in all_scores])
+            for name in GROUPS
+        },
     }
     facts = {key: _mean([finite(record.manifest.get(key)) for record in group.records]) for key in _FACTS}
     train = {key: value for key, value in first.config.get("train", {}).items() if key != "seed"}
@@ -79,6 +90,7 @@ def mean_record(group: SeedGroup) -> RunRecord:
         config={**first.config, "train": train},
         metrics=_mean_rows(group.records),
         scores={str(first.split): scores},
+        pretrain=_mean_stage([record.pretrain for record in group.records]),
     )
 
 
@@ -125,6 +137,39 @@ def _pooled_bins(tables: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     return pooled
 
 
+def _pooled_calibration(found: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
+    """Average ECE and MCE and pool the bins, if every seed has them."""
+    known = [entry for entry in found if entry]
+    if len(known) < len(found):
+        return None
+    errors = {key: _mean([finite(entry.get(key)) for entry in known]) for key in ("ece", "mce")}
+    total = sum(int(entry.get("count") or 0) for entry in known)
+    return {**known[0], **errors, "count": total, "reliability": _pooled_bins([e["reliability"] for e in known])}
+
+
+def _mean_stage(stages: Sequence[RunRecord | None]) -> RunRecord | None:
+    """Average what was measured of the first stages; the picture is that of the first one."""
+    known = [stage for stage in stages if stage is not None]
+    if not known or len(known) < len(stages):
+        return None
+    keys = ("loss", "mse", "psnr")
+    means = {key: _mean([finite(stage.reconstruction.get(key)) for stage in known]) for key in keys}
+    split = str(known[0].split)
+    scores = {split: {**known[0].reconstruction, **means}} if known[0].scores else {}
+    return replace(known[0], metrics=_mean_rows(known), scores=scores, probe=_mean_probes([s.probe for s in known]))
+
+
+def _mean_probes(probes: Sequence[dict[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
+    means: dict[str, dict[str, Any]] = {}
+    for method, splits in probes[0].items():
+        for split, scores in splits.items():
+            found = [entry for probe in probes if (entry := probe.get(method, {}).get(split))]
+            if len(found) == len(probes):
+                top1 = _mean([finite(entry.get("top1")) for entry in found])
+                means.setdefault(method, {})[split] = {**scores, "top1": top1, "groups": _mean_groups(found)}
+    return means
+
+
 def _pooled_confusion(tables: Sequence[list[list[int]]]) -> list[list[int]] | None:
     return np.sum([np.array(table) for table in tables], axis=0).tolist() if tables else None
 
@@ -136,8 +181,11 @@ def _mean_rows(records: Sequence[RunRecord]) -> tuple[dict[str, Any], ...]:
         for row in record.metrics:
             met.setdefault((row.get("kind"), row.get("split"), row.get("epoch")), []).append(row)
     full = [rows for rows in met.values() if len(rows) == len(records)]
-    keys = ("loss", "top1", "many", "medium", "few")
-    return tuple({**rows[0], **{key: _mean([finite(row.get(key)) for row in rows]) for key in keys}} for rows in full)
+    return tuple({**rows[0], **_mean_numbers(rows)} for rows in full)
+
+
+def _mean_numbers(rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:
+    return {key: _mean([finite(row.get(key)) for row in rows]) for key in _LOGGED if key in rows[0]}
 
 
 def _without_seed(record: RunRecord) -> str:
@@ -145,8 +193,12 @@ def _without_seed(record: RunRecord) -> str:
         return str(record.path)  # nothing is known of its settings, so it is like no other run
     flat = flatten(record.config)
     kept = {key: flat[key] for key in sorted(flat) if key not in ("out", "train.seed")}
+    # An encoder that was pretrained with the same seed lies in a folder of that seed.
+    kept["model.encoder"] = re.sub(rf"-s{record.seed}$", "", str(kept.get("model.encoder", "")))
     names = [row["name"] for row in record.per_class]
-    return repr((kept, record.split, record.rule, record.primary.get("samples"), record.counts, names))
+    # A run whose classifier was fitted anew has the settings of the run it came from.
+    refitted = record.manifest.get("classifier", {}).get("method")
+    return repr((kept, refitted, record.split, record.rule, record.primary.get("samples"), record.counts, names))
 
 
 def _shared_name(records: Sequence[RunRecord]) -> str:

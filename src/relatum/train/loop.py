@@ -18,17 +18,16 @@ from relatum.batch import Batch
 from relatum.config import EvalConfig, TrainConfig
 from relatum.data.loaders import Loaders
 from relatum.errors import ConfigError
-from relatum.evaluate import Scores, evaluate
 from relatum.train.checkpoint import latest_checkpoint, save_checkpoint
 from relatum.train.device import autocast, pick_device, pick_precision
 from relatum.train.display import Display
 from relatum.train.guard import Interrupts, require_finite
 from relatum.train.meter import MetricsLog
-from relatum.train.optim import build_optimizer, learning_rate, set_learning_rate
+from relatum.train.optim import build_optimizer, learning_rate, scaled_to_batch, set_learning_rate
 from relatum.train.record import RunDirectory, surroundings
 from relatum.train.run import Run, data_fingerprint, finished_run, steps_per_epoch
 from relatum.train.snapshot import Position, put_back, take_snapshot
-from relatum.train.task import Task
+from relatum.train.task import Measured, Task
 
 
 def fit(
@@ -57,7 +56,7 @@ def fit(
     if out is not None and not isinstance(out, RunDirectory):
         settings = {"train": asdict(config), "evaluate": asdict(evaluation)}
         out = RunDirectory(out, {**settings, "task": task.fingerprint(), "data": data_fingerprint(loaders)})
-    before = None if out is None else finished_run(out, len(loaders.train), config)
+    before = None if out is None else finished_run(task, out, len(loaders.train), config)
     if before is not None:
         return before
     with display or Display() as shown, Interrupts() as interrupts:
@@ -66,10 +65,6 @@ def fit(
         # Ctrl-C during the last evaluation: the run is complete and kept, but its caller is to stop.
         raise KeyboardInterrupt
     return done
-
-
-def _percent(value: float | None) -> str:
-    return "n/a" if value is None else f"{100 * value:.1f} %"
 
 
 class _Trainer:
@@ -85,6 +80,7 @@ class _Trainer:
         values: dict[str, Any],
         display: Display,
     ) -> None:
+        config = scaled_to_batch(config, loaders.train.batch_size)
         self.task, self.loaders, self.config, self.evaluation = task, loaders, config, evaluation
         self.directory, self.values, self.display = directory, values, display
         if config.threads:
@@ -191,25 +187,34 @@ class _Trainer:
         due = self.config.eval_every and epoch % self.config.eval_every == 0
         shown: dict[str, Any] = {"loss": self.log.last.get("loss", math.nan)}
         if "agreement" in self.log.last:
-            shown["streams agree"] = _percent(self.log.last["agreement"])
+            shown["streams agree"] = f"{100 * self.log.last['agreement']:.1f} %"
         if due and not last and self.loaders.evals:
             # The test split is looked at during training only where there is no validation split, and never selects.
             split = "val" if "val" in self.loaders.evals else next(iter(self.loaders.evals))
             scores = self._evaluate(split, bootstrap=0)
-            self.log.write_eval(scores, self.position.step, float(epoch))
-            shown |= {name: _percent(value) for name, value in scores.row().items()}
+            self.log.write_eval(split, scores.numbers(), self.position.step, float(epoch))
+            shown |= scores.shown()
+        if due and not last:
+            self._draw()
         if epoch % self.config.save_every == 0 and not last:
             self._save()
         left = self.seconds / self.position.step * (self.config.epochs * self.steps_per_epoch - self.position.step)
         self.display.epoch(epoch, self.config.epochs, {**shown, "img/s": self.log.images_per_second}, left)
 
-    def _evaluate(self, split: str, bootstrap: int) -> Scores:
-        model = self.ema.module if self.ema is not None else self.task.model
-        return evaluate(
-            model,
+    @property
+    def _measured_model(self) -> nn.Module:
+        return self.ema.module if self.ema is not None else self.task.model
+
+    def _draw(self) -> None:
+        if self.directory is not None:
+            self.task.draw(self._measured_model, self.loaders, self.directory.path, self.position.epoch)
+
+    def _evaluate(self, split: str, bootstrap: int) -> Measured:
+        return self.task.evaluate(
+            self._measured_model,
             self.loaders.evals[split],
             self.loaders.prior,
-            config=replace(self.evaluation, bootstrap=bootstrap),
+            replace(self.evaluation, bootstrap=bootstrap),
             split=split,
             device=self.device,
             precision=self.precision,
@@ -228,8 +233,9 @@ class _Trainer:
         if self.log.steps:
             self.log.write_train(self.position.step, done)
         scores = {split: self._evaluate(split, self.evaluation.bootstrap) for split in self.loaders.evals}
-        for entry in scores.values():
-            self.log.write_eval(entry, self.position.step, done)
+        for split, entry in scores.items():
+            self.log.write_eval(split, entry.numbers(), self.position.step, done)
+        self._draw()
         if self.directory is not None:
             self.directory.write_scores({split: entry.to_dict() for split, entry in scores.items()})
         self._describe("finished")
@@ -244,7 +250,7 @@ class _Trainer:
         self.display.say(f"Stopped after step {self.position.step}. {kept}")
         return self._result("interrupted", {})
 
-    def _result(self, status: str, scores: dict[str, Scores]) -> Run:
+    def _result(self, status: str, scores: dict[str, Measured]) -> Run:
         path = None if self.directory is None else self.directory.path
         return Run(scores, status, self.position.step, self.seconds, path)
 
@@ -288,6 +294,7 @@ class _Trainer:
             relation_batch=self.loaders.train.batch_size if self.task.relation_batch_matters else None,
             parameters=self.task.deployed_parameters,
             selection="last epoch",
+            peak_lr=self.config.lr,
             device=str(self.device),
             precision=self.precision,
             status=status,

@@ -7,7 +7,6 @@ from typing import Any
 from torch import Tensor
 
 from relatum.errors import ConfigError
-from relatum.evaluate import Scores
 from relatum.train.record import RunDirectory
 
 
@@ -53,11 +52,9 @@ class MetricsLog:
         self._write({"kind": "train", "epoch": round(epoch, 4), "step": step, **self.last, "lr": self.lr, **speed})
         self._clear()
 
-    def write_eval(self, scores: Scores, step: int, epoch: float) -> None:
+    def write_eval(self, split: str, numbers: dict[str, float | None], step: int, epoch: float) -> None:
         """Write one evaluation."""
-        groups = {name: entry["accuracy"] for name, entry in scores.to_dict()["groups"].items()}
-        numbers = {"top1": scores.top1, "top5": scores.top5, **groups, "nll": scores.nll, "ece": scores.ece}
-        self._write({"kind": "eval", "split": scores.split, "epoch": round(epoch, 4), "step": step, **numbers})
+        self._write({"kind": "eval", "split": split, "epoch": round(epoch, 4), "step": step, **numbers})
 
     def _write(self, row: dict[str, Any]) -> None:
         if self.directory is not None:

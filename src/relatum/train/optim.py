@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -27,6 +28,13 @@ def build_optimizer(groups: list[dict[str, Any]], config: TrainConfig) -> torch.
         return torch.optim.AdamW(groups, lr=config.lr, betas=betas, weight_decay=config.weight_decay)
     except ValueError as error:  # a beta of 1, or nothing to train
         raise ConfigError(f"{config.optimizer} cannot be built: {error}; see the train settings.") from error
+
+
+def scaled_to_batch(config: TrainConfig, batch_size: int) -> TrainConfig:
+    """Return `config` with the learning rate for steps of `batch_size` x accumulate images, as `lr_batch` asks."""
+    if not config.lr_batch:
+        return config
+    return replace(config, lr=config.lr * batch_size * config.accumulate / config.lr_batch, lr_batch=0)
 
 
 def learning_rate(config: TrainConfig, progress: float) -> float:

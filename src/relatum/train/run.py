@@ -9,8 +9,8 @@ from typing import Any
 
 from relatum.config import TrainConfig
 from relatum.data.loaders import Loaders
-from relatum.evaluate import Scores
 from relatum.train.record import RunDirectory
+from relatum.train.task import Measured, Task
 
 
 @dataclass
@@ -18,14 +18,15 @@ class Run:
     """What `fit` gives back.
 
     Args:
-        scores: scores of the last epoch by split; empty if the run was interrupted.
+        scores: what the task measured after the last epoch, by split (`Scores` of a classifier); empty if the run was
+            interrupted.
         status: "finished" or "interrupted".
         steps: optimizer steps done in total.
         seconds: seconds spent in total, over all starts of the run.
         path: the run directory, or None.
     """
 
-    scores: dict[str, Scores]
+    scores: dict[str, Any]
     status: str
     steps: int
     seconds: float
@@ -43,12 +44,12 @@ def data_fingerprint(loaders: Loaders) -> dict[str, Any]:
     return {"counts": loaders.prior.counts.tolist(), "evals": splits, "batch_size": loaders.train.batch_size}
 
 
-def finished_run(directory: RunDirectory, batches: int, config: TrainConfig) -> Run | None:
+def finished_run(task: Task, directory: RunDirectory, batches: int, config: TrainConfig) -> Run | None:
     """Return the run in `directory` if it has ended, and not only at a `max_steps` that has been raised since."""
     goal = config.epochs * steps_per_epoch(batches, config)
     goal = min(goal, config.max_steps or goal)
     done = directory.manifest
     if done.get("status") != "finished" or done["steps"] < goal:
         return None
-    scores = {split: Scores.from_dict(entry) for split, entry in directory.read_scores().items()}
+    scores: dict[str, Measured] = {s: task.read_scores(entry) for s, entry in directory.read_scores().items()}
     return Run(scores, "finished", done["steps"], done["seconds"], directory.path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -74,12 +75,20 @@ class RandomResizedCrop:
     """Cut a box of random area and shape and resize it to `size` x `size`; boxes follow torchvision's rule.
 
     Up to ten boxes are tried; when none fits, the largest central box of an allowed shape is taken.
+
+    Args:
+        size: side of the result.
+        scale: smallest and largest share of the image's area.
+        ratio: smallest and largest width over height.
+        attempts: number of boxes tried.
+        interpolation: of the resize, which is antialiased.
     """
 
     size: int
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     attempts: int = 10
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear"
 
     def sample(self, n: int, height: int, width: int, generator: torch.Generator) -> Tensor:
         """Return (top, left, height, width) of each box in images of the given size, (N, 4) int64."""
@@ -106,10 +115,10 @@ class RandomResizedCrop:
         return torch.tensor([(height - h) // 2, (width - w) // 2, h, w])
 
     def apply(self, images: Tensor, boxes: Tensor) -> Tensor:
-        """Cut and resize (antialiased bilinear): (N, 3, H, W) to (N, 3, size, size)."""
+        """Cut and resize: (N, 3, H, W) to (N, 3, size, size)."""
         side = (self.size, self.size)
         parts = [
-            functional.interpolate(image[None, :, y : y + h, x : x + w], side, mode="bilinear", antialias=True)
+            functional.interpolate(image[None, :, y : y + h, x : x + w], side, mode=self.interpolation, antialias=True)
             for image, (y, x, h, w) in zip(images, boxes.tolist(), strict=True)
         ]
         return torch.cat(parts)

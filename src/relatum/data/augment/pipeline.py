@@ -26,8 +26,9 @@ Policy = AutoAugment | RandAugment | TimmRandAugment
 class TrainAugment:
     """Augment and normalise training images.
 
-    weak: pad by an eighth of the side, crop, flip. autoaugment, randaugment: weak, then the policy. imagenet: random
-    resized crop, flip, colour jitter. deit: random resized crop, flip, timm's RandAugment; a crop of an image smaller
+    weak: pad by an eighth of the side, crop, flip. crop: random resized crop of a fifth of the area or more (bicubic),
+    flip, as masked autoencoders train. autoaugment, randaugment: weak, then the policy. imagenet: random resized crop,
+    flip, colour jitter. deit: random resized crop, flip, timm's RandAugment; a crop of an image smaller
     than `image_size` is enlarged. (The released DeiT code crops with bicubic instead of bilinear interpolation, and
     with padding instead of resizing at 32 pixels.) Then, where switched on: Cutout, normalisation, random erasing.
 
@@ -40,7 +41,7 @@ class TrainAugment:
         weak = config.augment in ("weak", "autoaugment", "randaugment")
         self.size = size
         self.pad_crop = PadCrop(size // 8) if weak else None
-        self.resized_crop = RandomResizedCrop(size) if config.augment in ("imagenet", "deit") else None
+        self.resized_crop = _build_crop(config)
         self.flip = None if config.augment == "none" else HorizontalFlip()
         self.policy = _build_policy(config)
         self.jitter = ColorJitter() if config.augment == "imagenet" else None
@@ -96,6 +97,16 @@ class TrainAugment:
         if self.policy is not None:
             images = self.policy.apply(images, self.policy.sample(n, h, w, generator))
         return images if self.jitter is None else self.jitter.apply(images, self.jitter.sample(n, generator))
+
+
+def _build_crop(config: DataConfig) -> RandomResizedCrop | None:
+    match config.augment:
+        case "crop":
+            return RandomResizedCrop(config.image_size, scale=(0.2, 1.0), interpolation="bicubic")
+        case "imagenet" | "deit":
+            return RandomResizedCrop(config.image_size)
+        case _:
+            return None
 
 
 def _build_policy(config: DataConfig) -> Policy | None:

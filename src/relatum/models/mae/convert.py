@@ -14,12 +14,15 @@ from torch import Tensor, nn
 
 from relatum.errors import ModelError
 from relatum.models.mae.model import MaskedAutoencoder
-from relatum.models.weights import read_weights, strip_prefixes
+from relatum.models.weights import list_faults, read_weights, strip_prefixes
+from relatum.relation.relation import MODULE_NAME
 
 ENCODER, DECODER = "encoder.", "decoder."
 _MASK_TOKEN = "mask_token"
 _PUBLIC_DECODER = "decoder_"
-_SHOWN = 5
+# What the checkpoint of a run holds, by the beginning of its names; the moving average is the better model.
+_MODEL, _AVERAGE = "model.", "ema."
+_CHECKPOINT = (_MODEL, _AVERAGE, "optimizer.", "rng.")
 
 
 def from_public(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -71,7 +74,8 @@ def encoder_weights(path: str | Path) -> dict[str, Tensor]:
     """Read the encoder of a masked autoencoder, as timm names its tensors; the decoder is left out.
 
     Args:
-        path: a file in the public layout or in ours, with or without a decoder.
+        path: a file in the public layout or in ours, with or without a decoder; the checkpoint of a run, of which the
+            moving average counts if there is one; or a plain ViT, which is returned whole.
     """
     return {
         key.removeprefix(ENCODER): value for key, value in _read_ours(Path(path)).items() if key.startswith(ENCODER)
@@ -79,9 +83,19 @@ def encoder_weights(path: str | Path) -> dict[str, Tensor]:
 
 
 def _read_ours(path: Path) -> dict[str, Tensor]:
-    tensors = strip_prefixes(read_weights(path), nn.Identity())  # a module without tensors owns no prefix: all are foreign
+    # A module without tensors owns no prefix: all of them are foreign and taken off.
+    tensors = strip_prefixes(_trained_model(read_weights(path)), nn.Identity())
+    tensors = {key: value for key, value in tensors.items() if not key.startswith(f"{MODULE_NAME}.")}
     ours = any(key.startswith(ENCODER) for key in tensors)
     return tensors if ours else from_public(tensors)
+
+
+def _trained_model(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the model in the tensors of a run's checkpoint, and those of any other file as they are."""
+    if not all(key.startswith(_CHECKPOINT) for key in tensors):
+        return tensors
+    part = _AVERAGE if any(key.startswith(_AVERAGE) for key in tensors) else _MODEL
+    return {key.removeprefix(part): value for key, value in tensors.items() if key.startswith(part)}
 
 
 def _our_name(key: str) -> str:
@@ -94,25 +108,9 @@ def _our_name(key: str) -> str:
 
 def _check_fit(path: Path, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
     """Raise one error that names everything that does not fit."""
-    have, want = to_public(found), to_public(wanted)
-    shapes = [
-        f"{key} {tuple(have[key].shape)} in the file, {tuple(value.shape)} in the model"
-        for key, value in want.items()
-        if key in have and have[key].shape != value.shape
-    ]
-    faults = {
-        "missing": [key for key in want if key not in have],
-        "unexpected": [key for key in have if key not in want],
-        "other shapes": shapes,
-    }
-    listed = "; ".join(f"{fault}: {_some(entries)}" for fault, entries in faults.items() if entries)
+    listed = list_faults(to_public(found), to_public(wanted))
     if listed:
         raise ModelError(
             f"'{path}' is no checkpoint of this masked autoencoder: {listed}. Build the model with the encoder, image "
             "size and decoder of the file, or take another file."
         )
-
-
-def _some(names: list[str]) -> str:
-    rest = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + rest

@@ -11,6 +11,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from relatum.errors import ConfigError, ModelError
+from relatum.models.mae.attention import quick_attention
 from relatum.models.mae.checks import check_encoder
 from relatum.models.mae.decoder import Decoder
 from relatum.models.mae.masks import TokenMask, check_mask, draw_mask, mask_from_noise
@@ -136,9 +137,15 @@ class MaskedAutoencoder(nn.Module):
         tokens = tokens + functional.embedding(ids_keep + 1, encoder.pos_embed[0])
         first = (encoder.cls_token + encoder.pos_embed[:, :1]).to(tokens.dtype).expand(len(tokens), -1, -1)
         tokens = encoder.norm_pre(encoder.pos_drop(torch.cat([first, tokens], dim=1)))
-        tokens = checkpoint_seq(encoder.blocks, tokens) if encoder.grad_checkpointing else encoder.blocks(tokens)
-        codes: Tensor = encoder.norm(tokens)
+        codes: Tensor = encoder.norm(self._run_blocks(tokens))
         return codes
+
+    def _run_blocks(self, tokens: Tensor) -> Tensor:
+        encoder: Any = self.encoder
+        if encoder.grad_checkpointing:  # the blocks run again during backward and must do the same then
+            return checkpoint_seq(encoder.blocks, tokens)
+        with quick_attention(encoder.blocks, tokens):
+            return encoder.blocks(tokens)
 
     def restore(self, prediction: Tensor, images: Tensor) -> Tensor:
         """Bring predicted patches (N, L, P) to the scale of `images`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -25,8 +26,10 @@ def patchify(images: Tensor, patch: int) -> Tensor:
             f"images of {height} x {width} pixels cannot be cut into whole patches of {patch}; resize them to "
             f"multiples of {patch}, or take a patch size that divides both sides."
         )
-    cells = images.reshape(n, channels, height // patch, patch, width // patch, patch)
-    return cells.permute(0, 2, 4, 3, 5, 1).reshape(n, -1, patch * patch * channels)
+    # Channels first in their place, then whole rows of a patch: two quick copies instead of one value by value.
+    pixels = images.contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1)
+    cells = pixels.reshape(n, height // patch, patch, width // patch, patch * channels)
+    return cells.transpose(2, 3).reshape(n, -1, patch * patch * channels)
 
 
 def unpatchify(patches: Tensor, patch: int, grid: Grid) -> Tensor:
@@ -48,8 +51,11 @@ def select(tokens: Tensor, ids: Tensor) -> Tensor:
 
 def normalise_patches(patches: Tensor) -> Tensor:
     """Bring every patch to mean 0 and variance 1, over all its values; the variance is the unbiased one."""
-    mean, std = patch_statistics(patches)
-    return (patches - mean) / std
+    # One pass of layer_norm, whose variance is the biased one: the factor makes up for it.
+    values = patches.shape[-1]
+    factor = (values - 1) / values
+    weight = patches.new_full((values,), math.sqrt(factor))
+    return functional.layer_norm(patches, (values,), weight, eps=factor * _EPSILON)
 
 
 def denormalise_patches(normalised: Tensor, patches: Tensor) -> Tensor:

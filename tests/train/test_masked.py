@@ -1,0 +1,180 @@
+"""The task of masked pretraining: its loss against a loop, one mask for all streams, measures, pictures, resuming."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from relatum import BatchFormerV2, attach
+from relatum.batch import Batch
+from relatum.config import DataConfig, EvalConfig, TrainConfig
+from relatum.data.loaders import loaders_from_splits
+from relatum.data.source import ArraySource
+from relatum.models.mae import create_mae
+from relatum.train import Display, MaskedTask, fit
+from relatum.train.masked import Reconstruction
+
+MEAN, STD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
+TRAIN = TrainConfig(epochs=2, optimizer="adamw", lr=1e-3, decay_all=False, precision="float32", device="cpu")
+
+
+def _model(**options):
+    torch.manual_seed(0)
+    sizes = {"img_size": 16, "decoder_width": 16, "decoder_depth": 2, "decoder_heads": 2}
+    return create_mae("vit-pico-p4", **{**sizes, **options})
+
+
+def _task(spec=None, pictures=2, **options) -> MaskedTask:
+    model = _model(**options)
+    relation = None if spec is None else attach(model, spec)
+    return MaskedTask(model, relation, mean=MEAN, std=STD, pictures=pictures)
+
+
+def _batch(n=6) -> Batch:
+    images = torch.rand(n, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+    return Batch((images - 0.5) / 0.25, torch.zeros(n, dtype=torch.int64), torch.arange(n))
+
+
+def _loaders(**options):
+    random = np.random.default_rng(0)
+
+    def source(n):
+        return ArraySource(random.integers(0, 256, (n, 16, 16, 3), dtype=np.uint8), np.arange(n) % 2, ("a", "b"))
+
+    config = DataConfig(image_size=16, batch_size=4, workers=0, normalise="half", augment="weak", **options)
+    return loaders_from_splits({"train": source(14), "test": source(10)}, config)
+
+
+def _loop_loss(output) -> float:
+    """Mean over hidden patches of the mean squared difference, one patch at a time in float64."""
+    errors = []
+    for n, i in np.ndindex(*output.mask.shape):
+        if output.mask[n, i]:
+            errors.append((output.prediction[n, i].double() - output.targets[n, i].double()).square().mean().item())
+    return sum(errors) / len(errors)
+
+
+def test_the_loss_is_that_of_the_hidden_patches():
+    task, batch = _task(), _batch()
+    torch.manual_seed(5)
+    found = task(batch)["loss"]
+    torch.manual_seed(5)
+    with torch.no_grad():
+        output = task.model(batch.inputs)
+    assert found.item() == pytest.approx(_loop_loss(output), rel=1e-5)
+    torch.manual_seed(6)
+    assert task(batch)["loss"].item() != pytest.approx(found.item(), rel=1e-6), "another mask, another loss"
+
+
+def test_both_streams_of_a_relation_have_one_mask_and_the_plain_one_is_the_model_alone():
+    spec = BatchFormerV2(at="decoder.blocks.0", dropout=0.0, heads=2)
+    task, batch = _task(spec), _batch()
+    torch.manual_seed(5)
+    output = task(batch)
+    task.relation.detach()
+    torch.manual_seed(5)
+    alone = task.model(batch.inputs)
+    assert output["loss/plain"].item() == pytest.approx(_loop_loss(alone), rel=1e-5)
+    assert output["loss/related"] != output["loss/plain"], "the related stream is another one"
+    mean = (output["loss/plain"] + output["loss/related"]) / 2
+    torch.testing.assert_close(output["loss"].detach(), mean)
+
+
+def test_the_related_stream_relates_the_images_and_trains_the_relation():
+    task, batch = _task(BatchFormerV2(at="decoder.blocks.0", dropout=0.0, heads=2)), _batch()
+    torch.manual_seed(5)
+    first = task(batch)
+    first["loss"].backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in task.relation.module.parameters())
+    other = batch.inputs.clone()
+    other[-1] += 1.0
+    before, after = _predictions(task, batch.inputs), _predictions(task, other)
+    n = len(batch)
+    torch.testing.assert_close(before[: n - 1], after[: n - 1])  # the plain stream of the others does not see it
+    assert not torch.allclose(before[n : 2 * n - 1], after[n : 2 * n - 1], atol=1e-6)
+
+
+@torch.no_grad()
+def _predictions(task, images):
+    torch.manual_seed(5)
+    return task.model(images).prediction
+
+
+def test_a_single_related_stream_counts_fully():
+    task = _task(BatchFormerV2(at="decoder.blocks.0", dropout=0.0, heads=2, two_streams=False))
+    output = task(_batch())
+    torch.testing.assert_close(output["loss"].detach(), output["loss/related"])
+
+
+def test_measures_against_a_loop_and_the_same_at_every_call():
+    task, loaders = _task(normalised=False), _loaders()
+    how = {"split": "test", "device": torch.device("cpu"), "precision": "float32", "channels_last": False}
+    found = task.evaluate(task.model, loaders.evals["test"], loaders.prior, EvalConfig(), **how)
+    assert found == task.evaluate(task.model, loaders.evals["test"], loaders.prior, EvalConfig(), **how)
+    images = next(iter(loaders.evals["test"])).inputs  # all ten fit into one batch
+    with torch.no_grad():
+        output = task.model.eval()(images, torch.Generator().manual_seed(0))
+    pixels = [(x.double() * 0.25 + 0.5).clamp(0, 1) for x in (output.prediction, output.targets)]
+    mse = float(np.mean([(pixels[0][n] - pixels[1][n])[output.mask[n]].square().mean().item() for n in range(10)]))
+    assert found.loss == pytest.approx(_loop_loss(output), rel=1e-5)
+    assert found.mse == pytest.approx(mse, rel=1e-4)
+    assert found.psnr == pytest.approx(-10 * math.log10(found.mse))
+    assert (found.samples, found.mask, found.ratio, found.pixels) == (10, "random", 0.75, "raw")
+    assert task.read_scores(found.to_dict()) == found
+
+
+def test_evaluation_leaves_the_mode_alone():
+    task, loaders = _task(), _loaders()
+    how = {"split": "test", "device": torch.device("cpu"), "precision": "float32", "channels_last": False}
+    task.model.train()
+    task.evaluate(task.model, loaders.evals["test"], loaders.prior, EvalConfig(), **how)
+    assert task.model.training and task.model.decoder.training
+
+
+@pytest.mark.parametrize("spec", [None, BatchFormerV2(at="decoder.blocks.0", heads=2)])
+def test_fit_writes_measures_and_pictures(tmp_path, spec):
+    done = fit(_task(spec), _loaders(), TRAIN, out=tmp_path / "run", display=Display(quiet=True))
+    assert isinstance(done.scores["test"], Reconstruction)
+    assert sorted(p.name for p in (tmp_path / "run" / "pictures").iterdir()) == ["epoch-0001.png", "epoch-0002.png"]
+    with Image.open(tmp_path / "run" / "pictures" / "epoch-0002.png") as picture:
+        assert picture.width > 3 * 100 and picture.height > 2 * 100
+    again = fit(_task(spec), _loaders(), TRAIN, out=tmp_path / "run", display=Display(quiet=True))
+    assert again.scores == done.scores and again.steps == done.steps
+
+
+def test_no_pictures_on_demand(tmp_path):
+    fit(_task(pictures=0), _loaders(), TRAIN, out=tmp_path / "run", display=Display(quiet=True))
+    assert not (tmp_path / "run" / "pictures").exists()
+
+
+def test_a_stopped_pretraining_goes_on_as_if_it_had_not(tmp_path):
+    whole = _task(BatchFormerV2(at="decoder.blocks.0", heads=2))
+    fit(whole, _loaders(), TRAIN, out=tmp_path / "whole", display=Display(quiet=True))
+    fit(
+        _task(whole.relation.spec),
+        _loaders(),
+        replace(TRAIN, max_steps=5),
+        out=tmp_path / "cut",
+        display=Display(quiet=True),
+    )
+    resumed = _task(whole.relation.spec)
+    before = {name: p.clone() for name, p in resumed.model.state_dict().items()}
+    fit(resumed, _loaders(), TRAIN, out=tmp_path / "cut", display=Display(quiet=True))
+    assert any(not torch.equal(p, before[name]) for name, p in resumed.model.state_dict().items())
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(value, resumed.model.state_dict()[name]), name
+
+
+def test_tokens_are_decayed_and_positions_do_not_train():
+    task = _task()
+    groups = task.param_groups(TRAIN)
+    decayed = {id(p) for group in groups if group["weight_decay"] for p in group["params"]}
+    assert id(task.model.encoder.cls_token) in decayed and id(task.model.decoder.mask_token) in decayed
+    listed = {id(p) for group in groups for p in group["params"]}
+    assert id(task.model.encoder.pos_embed) not in listed
+    assert id(task.model.encoder.norm.weight) in listed - decayed
