@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -102,6 +103,8 @@ class LightlyMae(nn.Module):
 
 def lightly_mae(model: MaskedAutoencoder) -> tuple[nn.Module, Loss]:
     """Build lightly's modules, put together as its example does."""
+    if importlib.util.find_spec("lightly") is None:
+        raise SystemExit("lightly is not installed: pip install -c constraints.txt -e '.[bench]', or leave it out.")
     theirs = LightlyMae(model)
     return theirs, theirs
 

@@ -23,7 +23,8 @@ from relatum.config import (
 )
 from relatum.errors import ConfigError, ModelError
 from relatum.models.small_vit import TIMM_NAME, timm_arguments
-from relatum.recipes.pretraining import build_pretraining, load_autoencoder, pretrain_settings
+from relatum.recipes.pretraining import build_pretraining, load_autoencoder
+from relatum.recipes.pretraining_settings import pretrain_settings
 from relatum.recipes.stages import planned_stages, run
 from relatum.train import Display
 
@@ -70,6 +71,22 @@ def test_one_run_directory_has_both_stages(config, tmp_path):
     assert sorted(p.name for p in (first / "pictures").iterdir()) == ["epoch-0001.png", "epoch-0002.png"]
     assert json.loads((first / "manifest.json").read_text())["peak_lr"] == pytest.approx(1e-2 * 6 / 256)
     assert (tmp_path / "run" / "scores.json").exists()
+    judged = json.loads((first / "probe.json").read_text())["k-nn"]["test"]
+    assert judged["samples"] == 6 and judged["groups"]["few"]["classes"] == 3
+
+
+def test_the_neighbours_are_asked_once_and_only_if_wanted(config, tmp_path):
+    only = replace(config, stages=("pretrain",))
+    run(_with(only, pretrain={"neighbours": 0}), "tiny", tmp_path / "none", QUIET)
+    assert not (tmp_path / "none" / "pretrain" / "probe.json").exists()
+    run(only, "tiny", tmp_path / "run", QUIET)
+    file = tmp_path / "run" / "pretrain" / "probe.json"
+    file.write_text("{}")
+    run(only, "tiny", tmp_path / "run", QUIET)
+    assert file.read_text() == "{}"
+    file.unlink()  # as after a stop between the end of the training and this
+    run(only, "tiny", tmp_path / "run", QUIET)
+    assert "k-nn" in json.loads(file.read_text())
 
 
 def test_the_second_stage_starts_from_the_encoder_of_the_first(config, tmp_path):

@@ -3,6 +3,7 @@
 import io
 import json
 import statistics
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -70,6 +71,29 @@ def test_seeds_are_gathered_into_mean_and_sample_deviation(fabricate, tmp_path):
     title, sentences = headline(records)
     assert title.endswith("with balanced-softmax")
     assert "mean of 3 seeds" in sentences[0]
+
+
+def _changed(record, encoder="", classifier=None):
+    config = {**record.config, "model": {**record.config["model"], "encoder": encoder}}
+    return replace(record, config=config, manifest={**record.manifest, **(classifier or {})})
+
+
+def test_an_encoder_of_the_same_seed_is_not_another_setting(fabricate, tmp_path):
+    for seed in (0, 1):
+        fabricate.run(tmp_path, fabricate.METHODS[0], seed=seed, epochs=2, directory=f"run-s{seed}")
+    zero, one = load_records([tmp_path])
+    own = [_changed(zero, "sweep/pretrain-abc-s0"), _changed(one, "sweep/pretrain-abc-s1")]
+    assert [group.seeds for group in seed_groups(own)] == [[0, 1]]
+    foreign = [_changed(zero, "sweep/pretrain-abc-s0"), _changed(one, "sweep/pretrain-xyz-s1")]
+    assert [group.seeds for group in seed_groups(foreign)] == [[0], [1]]
+
+
+def test_a_run_with_another_classifier_is_not_another_seed(fabricate, tmp_path):
+    for seed in (0, 1):
+        fabricate.run(tmp_path, fabricate.METHODS[0], seed=seed, epochs=2, directory=f"run-s{seed}")
+    zero, one = load_records([tmp_path])
+    assert len(seed_groups([zero, one])) == 1
+    assert len(seed_groups([zero, _changed(one, classifier={"classifier": {"method": "crt"}})])) == 2
 
 
 def test_mean_record_averages_and_pools(fabricate, tmp_path):

@@ -8,7 +8,8 @@ from relatum.config import RunConfig, Stage
 from relatum.config_files import check
 from relatum.errors import ConfigError
 from relatum.recipes import classification
-from relatum.recipes.pretraining import FOLDER, encoder_file, pretrain, pretrain_settings
+from relatum.recipes.pretraining import FOLDER, encoder_file, pretrain
+from relatum.recipes.pretraining_settings import pretrain_settings
 from relatum.train import Display, Run
 
 __all__ = ["planned_stages", "pretrain_settings", "run"]
