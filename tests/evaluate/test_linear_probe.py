@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
+import sys
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from torch import nn
 
-from relatum.config import DataConfig, ModelConfig, RunConfig, TrainConfig
-from relatum.config_files import to_dict, to_toml
-from relatum.data import Preprocess, from_arrays, loaders_from_splits
-from relatum.errors import CheckpointError, ConfigError, DataError, ModelError
+from relatum.config import DataConfig
+from relatum.data import from_arrays, loaders_from_splits
+from relatum.errors import ConfigError, DataError, ModelError
 from relatum.evaluate import Scores
 from relatum.evaluate.knn import knn_logits
-from relatum.evaluate.linear_probe import LinearProbe, encode_splits, linear_probe, probe_encoder, probe_features
-from relatum.evaluate.probe_verb import probe
+from relatum.evaluate.linear_probe import LinearProbe, linear_probe
+from relatum.evaluate.probe import encode_splits, probe_encoder, probe_features
 from relatum.models import create_model
 from relatum.models.mae import create_mae
 from relatum.prior import ClassPrior
-from relatum.train.checkpoint import State, save_checkpoint
 
 FAST = LinearProbe(epochs=5, batch_size=64)
 NAMES = ("red", "green", "blue")
@@ -259,7 +255,7 @@ def test_a_convolutional_classifier_has_features_too():
     found = probe_encoder(model, loaders, methods=("linear",), settings=FAST, bootstrap=0)
     assert list(found) == ["linear"] and found["linear"]["val"].classes == 3
     for pool in ("avg", "token"):
-        with pytest.raises(ModelError, match="no tokens to pool"):
+        with pytest.raises(ModelError, match="with tokens to pool"):
             encode_splits(model, loaders, pool=pool)
 
 
@@ -278,7 +274,9 @@ def test_a_convolutional_classifier_has_features_too():
 )
 def test_mistakes_are_found_before_an_image_is_read(options, error, words, monkeypatch):
     loaders = _loaders()
-    monkeypatch.setattr("relatum.evaluate.linear_probe.collect", lambda *_, **__: pytest.fail("images were read"))
+    # By sys.modules: the room may export the function of the same name.
+    module = sys.modules["relatum.evaluate.probe"]
+    monkeypatch.setattr(module, "collect", lambda *_, **__: pytest.fail("images were read"))
     with pytest.raises(error, match=words):
         probe_encoder(_encoder(), loaders, **options)
 
@@ -286,97 +284,3 @@ def test_mistakes_are_found_before_an_image_is_read(options, error, words, monke
 def test_without_an_evaluation_split_there_is_nothing_to_score():
     with pytest.raises(DataError, match="no evaluation split"):
         probe_encoder(_encoder(), _loaders(evals=()), k=3)
-
-
-# The verb, on run directories as the two stages leave them.
-
-CONFIG = RunConfig(
-    data=DataConfig(kind="folder", image_size=32, normalise="half", workers=0),
-    model=ModelConfig(name="vit-pico-p8"),
-    train=TrainConfig(device="cpu"),
-)
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory):
-    """Ten files of each of three classes, of which two are held out."""
-    root = tmp_path_factory.mktemp("photos")
-    source = _colours(30, 3)
-    for i, name in enumerate(source.targets):
-        (root / NAMES[name]).mkdir(exist_ok=True)
-        Image.fromarray(source.load(i)).save(root / NAMES[name] / f"{i}.png")
-    return root
-
-
-def _run(folder, photos, state):
-    folder.mkdir(parents=True)
-    (folder / "config.toml").write_text(to_toml(replace(CONFIG, data=replace(CONFIG.data, root=str(photos)))))
-    save_checkpoint(folder / "checkpoints", state, 1)
-    return folder
-
-
-@pytest.fixture
-def pretrained(tmp_path, photos):
-    """A run whose only stage was pretraining, at half the image size."""
-    torch.manual_seed(0)
-    state = State(values={"masked": {"name": "vit-pico-p8", "img_size": 16}})
-    state.add("model", create_mae("vit-pico-p8", img_size=16).state_dict())
-    _run(tmp_path / "run" / "pretrain", photos, state)
-    return tmp_path / "run"
-
-
-@pytest.fixture
-def fine_tuned(tmp_path, photos):
-    torch.manual_seed(1)
-    values = {"model": to_dict(CONFIG.model), "model_kwargs": {"img_size": 32}, "class_names": sorted(NAMES)}
-    state = State(values={**values, "preprocess": Preprocess.from_config(CONFIG.data).to_dict()})
-    state.add("model", create_model("vit-pico-p8", 3, img_size=32).state_dict())
-    return _run(tmp_path / "tuned", photos, state)
-
-
-def _shown(capsys, *words):
-    assert probe([str(word) for word in words]) == 0
-    return capsys.readouterr().out
-
-
-def test_the_verb_prints_a_table(pretrained, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "150")
-    out = _shown(capsys, pretrained, "--k", 5, "--epochs", 2, "--pool", "avg", "--shot-rule", "thirds")
-    head = next(line for line in out.splitlines() if "method" in line)
-    assert all(word in head for word in ("All", "Many (1)", "Medium (1)", "Few (1)", "ECE"))
-    assert "k-nn (val)" in out and "linear (val)" in out
-    assert out.splitlines()[-1].startswith("24 training images, features of width 64, ")
-
-
-def test_a_stage_its_run_and_its_checkpoint_are_the_same_encoder(pretrained, capsys):
-    file = next((pretrained / "pretrain" / "checkpoints").glob("*.safetensors"))
-    words = ("--k", 3, "--methods", "k-nn", "--json")
-    found = [json.loads(_shown(capsys, place, *words)) for place in (pretrained, pretrained / "pretrain", file)]
-    assert found[0] == found[1] == found[2]
-    assert Scores.from_dict(found[0]["k-nn"]["val"]).classes == 3
-    assert found[0] != json.loads(_shown(capsys, pretrained, *words, "--pool", "avg"))
-    words = ("--k", 3, "--methods", "k-nn", "--json", "--balanced")
-    assert json.loads(_shown(capsys, pretrained, *words))["k-nn"]["val"]["adjustment"] != "none"
-
-
-def test_a_fine_tuned_run_is_probed_before_its_classifier(fine_tuned, capsys):
-    out = json.loads(_shown(capsys, fine_tuned, "--k", 3, "--methods", "linear", "--epochs", 2, "--json"))
-    assert list(out) == ["linear"] and out["linear"]["val"]["samples"] == 6
-    other = ("--k", 3, "--methods", "linear", "--epochs", 2, "--json", "--objective", "balanced-softmax")
-    assert json.loads(_shown(capsys, fine_tuned, *other)) != out
-
-
-def test_the_verb_refuses_what_it_cannot_do(pretrained, tmp_path):
-    with pytest.raises(ConfigError, match="'knn'; did you mean 'k-nn'"):
-        probe([str(pretrained), "--methods", "knn"])
-    with pytest.raises(ConfigError, match="at least 1"):
-        probe([str(pretrained), "--epochs", "0"])
-    with pytest.raises(ConfigError, match="only 24 training samples"):
-        probe([str(pretrained), "--k", "5000"])
-    with pytest.raises(DataError, match="nowhere"):
-        probe([str(pretrained), "--data-root", "nowhere"])
-    with pytest.raises(CheckpointError, match=r"no config\.toml"):
-        probe([str(tmp_path)])
-    (tmp_path / "config.toml").write_text(to_toml(CONFIG))  # settings, but nothing trained
-    with pytest.raises(CheckpointError, match="usable checkpoint"):
-        probe([str(tmp_path)])

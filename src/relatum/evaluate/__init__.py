@@ -12,6 +12,8 @@ from relatum.evaluate.calibration import (
     reliability,
 )
 from relatum.evaluate.evaluate import collect, describe_adjustment, evaluate
+from relatum.evaluate.knn import knn_logits
+from relatum.evaluate.linear_probe import LinearProbe, linear_probe
 from relatum.evaluate.metrics import (
     balanced_accuracy,
     class_accuracy,
@@ -26,9 +28,12 @@ from relatum.evaluate.metrics import (
     worst_class,
 )
 from relatum.evaluate.posthoc import adjust_logits, tau_normalised
+from relatum.evaluate.probe import EncodedSplits, encode_splits, probe_encoder, probe_features
 from relatum.evaluate.scores import Scores, score
 
 __all__ = [
+    "EncodedSplits",
+    "LinearProbe",
     "Reliability",
     "Scores",
     "adjust_logits",
@@ -40,13 +45,18 @@ __all__ = [
     "confidence",
     "confusion_matrix",
     "describe_adjustment",
+    "encode_splits",
     "evaluate",
     "expected_calibration_error",
     "group_accuracy",
+    "knn_logits",
+    "linear_probe",
     "macro_f1",
     "maximum_calibration_error",
     "negative_log_likelihood",
     "predict_classes",
+    "probe_encoder",
+    "probe_features",
     "reliability",
     "score",
     "tau_normalised",

@@ -17,14 +17,8 @@ from relatum.arguments import call
 from relatum.config import RunConfig
 from relatum.config_files import from_dict, read_toml
 from relatum.errors import CheckpointError
-from relatum.evaluate.linear_probe import (
-    EncodedSplits,
-    LinearProbe,
-    Objective,
-    check_probe,
-    encode_splits,
-    probe_features,
-)
+from relatum.evaluate.linear_probe import LinearProbe, Objective
+from relatum.evaluate.probe import EncodedSplits, check_probe, encode_splits, probe_features
 from relatum.terminal import bar
 from relatum.verbs import Flag, MaybePath, Run, ShotRule
 

@@ -16,7 +16,7 @@ from relatum.config import RunConfig
 from relatum.config_files import to_toml
 from relatum.data.loaders import Loaders, build_loaders
 from relatum.errors import CheckpointError, ConfigError
-from relatum.evaluate.linear_probe import probe_encoder
+from relatum.evaluate.probe import probe_encoder
 from relatum.models.mae import MaskedAutoencoder, create_mae
 from relatum.recipes.pretraining_settings import autoencoder_arguments, pretrain_data, pretrain_settings, pretrain_train
 from relatum.relation import Relation, attach
