@@ -20,6 +20,7 @@ LAST_WORDS = {
     "own_dataset": "grey",
     "own_loop": "'Few'",
     "own_objective": "'Few'",
+    "pretrain_and_finetune": "sigmoids are off",
     "timm_model": "detached: keys as before True",
     "vision_transformer": "detached: plain output as before True",
 }

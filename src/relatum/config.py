@@ -279,7 +279,7 @@ class PretrainConfig:
     image_size: int = ranged(0, 0)
     """Side of the square image; 0 takes data.image_size."""
     augment: Literal["none", "weak", "crop"] = "crop"
-    """As in data.augment."""
+    """As in data.augment. The black borders of weak are easy to predict, and teach nothing."""
     batch_size: int = ranged(256, 1)
     """Images per step and process."""
     accumulate: int = ranged(1, 1)

@@ -9,15 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from safetensors.torch import save
-from torch import nn
 
 from relatum.config import RunConfig
 from relatum.config_files import to_toml
 from relatum.data.loaders import Loaders, build_loaders
 from relatum.errors import CheckpointError, ConfigError
 from relatum.evaluate.probe import probe_encoder
-from relatum.models.mae import MaskedAutoencoder, create_mae
+from relatum.models.mae import MaskedAutoencoder, create_mae, save_encoder
 from relatum.recipes.pretraining_settings import autoencoder_arguments, pretrain_data, pretrain_settings, pretrain_train
 from relatum.relation import Relation, attach
 from relatum.relation.build import build_spec, stream_weights
@@ -72,7 +70,7 @@ def pretrain(config: RunConfig, recipe: str, out: Path, display: Display | None 
     else:
         display.say(f"{directory.path} is finished already.")
     if done.status == "finished":
-        _write_encoder(directory.path)
+        save_encoder(load_autoencoder(directory.path), directory.path / ENCODER_FILE)
         _judge(config, directory.path, display)
     return done
 
@@ -101,12 +99,6 @@ def encoder_file(place: str) -> str:
         f"{place} has no finished pretraining ({FOLDER}/{ENCODER_FILE}); finish it with --stages pretrain, or name the "
         "weights file of an encoder."
     )
-
-
-def _write_encoder(folder: Path) -> None:
-    """Leave the encoder as a file that timm's model of that name loads; nothing is missing in it but the head."""
-    encoder: nn.Module = load_autoencoder(folder).encoder
-    write_atomically(folder / ENCODER_FILE, save(encoder.state_dict()))
 
 
 def _judge(config: RunConfig, folder: Path, display: Display) -> None:

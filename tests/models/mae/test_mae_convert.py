@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 from relatum.errors import ModelError
 from relatum.models import create_model
-from relatum.models.mae import create_mae, encoder_weights, from_public, load_public, to_public
+from relatum.models.mae import create_mae, encoder_weights, from_public, load_public, save_encoder, to_public
 
 WIDTH, DECODER_WIDTH, PATCHES, VALUES = 64, 64, 16, 48
 
@@ -166,3 +166,12 @@ def test_the_encoder_of_any_layout_in_timms_names(tmp_path, layout):
     assert set(result.missing_keys) == {"head.weight", "head.bias"}
     assert not result.unexpected_keys
     assert torch.equal(vit.norm.weight, tensors["norm.weight"])
+
+
+def test_a_saved_encoder_is_a_timm_model_whatever_its_memory_order(tmp_path):
+    model = create_mae("vit-pico-p4", img_size=16).to(memory_format=torch.channels_last)
+    save_encoder(model, tmp_path / "encoder.safetensors")
+    found = encoder_weights(tmp_path / "encoder.safetensors")
+    assert found.keys() == model.encoder.state_dict().keys()
+    assert all(torch.equal(value, found[key]) for key, value in model.encoder.state_dict().items())
+    assert [path.name for path in tmp_path.iterdir()] == ["encoder.safetensors"]

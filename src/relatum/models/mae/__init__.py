@@ -1,6 +1,6 @@
 """Masked autoencoders: an ordinary timm ViT that sees few patches, and a light decoder that draws the others."""
 
-from relatum.models.mae.convert import encoder_weights, from_public, load_public, to_public
+from relatum.models.mae.convert import encoder_weights, from_public, load_public, save_encoder, to_public
 from relatum.models.mae.masks import MASKS, TokenMask, check_mask, draw_mask, mask_from_noise
 from relatum.models.mae.model import MaskedAutoencoder, MaskedOutput
 from relatum.models.mae.patches import masked_mse, patchify, psnr, reconstruction_loss, unpatchify
@@ -29,6 +29,7 @@ __all__ = [
     "reconstruction_loss",
     "reconstruction_picture",
     "resize_positions",
+    "save_encoder",
     "sincos_positions",
     "to_public",
     "unpatchify",

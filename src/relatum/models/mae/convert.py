@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from relatum.errors import ModelError
@@ -68,6 +69,18 @@ def load_public(model: MaskedAutoencoder, path: str | Path) -> bool:
             stacklevel=2,
         )
     return has_decoder
+
+
+def save_encoder(model: MaskedAutoencoder, path: str | Path) -> None:
+    """Write the encoder as a safetensors file that timm's model of its name loads; only the head is missing in it.
+
+    The file appears whole or not at all.
+    """
+    path = Path(path)
+    unfinished = path.with_name(f".{path.name}.part")
+    # Weights in channels-last memory order cannot be written as they lie.
+    save_file({key: value.detach().cpu().contiguous() for key, value in model.encoder.state_dict().items()}, unfinished)
+    unfinished.replace(path)
 
 
 def encoder_weights(path: str | Path) -> dict[str, Tensor]:
