@@ -17,7 +17,7 @@ from relatum.config_files import check, differences, flatten, from_dict, read_to
 from relatum.errors import ConfigError
 
 CONFIGS = [kind for kind in vars(config_module).values() if isinstance(kind, type) and is_dataclass(kind)]
-ROOMS = {f.name: type(getattr(RunConfig(), f.name)) for f in fields(RunConfig) if f.name != "out"}
+ROOMS = {f.name: type(getattr(RunConfig(), f.name)) for f in fields(RunConfig) if f.name not in ("out", "stages")}
 
 
 def _read(tmp_path, text, name="mine.toml"):
@@ -33,7 +33,7 @@ def _read(tmp_path, text, name="mine.toml"):
 def test_defaults_pass_their_own_check(kind):
     check(kind(), "defaults")
     assert from_dict({}, "nothing", kind) == kind()
-    assert len(CONFIGS) == 7
+    assert len(CONFIGS) == 8
 
 
 @pytest.mark.parametrize("kind", CONFIGS, ids=lambda kind: kind.__name__)
@@ -175,8 +175,14 @@ def _value(hint, limits):
     if typing.get_origin(hint) is typing.Literal:
         return st.sampled_from(typing.get_args(hint))
     if typing.get_origin(hint) is tuple:
-        entry = st.text(max_size=8) if typing.get_args(hint)[0] is str else st.floats(0, 1)
+        inner = typing.get_args(hint)[0]
+        if typing.get_origin(inner) is typing.Literal:
+            entry = st.sampled_from(typing.get_args(inner))
+        else:
+            entry = st.text(max_size=8) if inner is str else st.floats(0, 1)
         return st.lists(entry, max_size=3).map(tuple)
+    if "above" in limits:
+        return st.floats(limits["above"], limits["below"], exclude_min=True, exclude_max=True)
     simple = {bool: st.booleans(), str: st.text(max_size=8)}
     if hint is int:
         return st.integers(low, high)

@@ -16,7 +16,7 @@ from relatum.errors import ConfigError, RelatumError, suggest
 
 VERBS = {
     "demo": "train three small models on a generated long-tailed world",
-    "inspect": "look before training: class counts, rare classes, bad files, advice",
+    "inspect": "look before training: class counts, rare classes, bad files",
     "recipes": "list the recipes; show or copy one",
     "train": "train a recipe on your data; rerunning the same command resumes",
     "sweep": "run a grid of settings and seeds: table, figures, report",

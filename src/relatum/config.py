@@ -346,8 +346,8 @@ class RunConfig:
     """Which stages to run, of those that the recipe has: pretrain (see pretrain.method), finetune (all the rest)."""
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
-    pretrain: PretrainConfig = field(default_factory=PretrainConfig)
     relation: RelationConfig = field(default_factory=RelationConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     evaluate: EvalConfig = field(default_factory=EvalConfig)
+    pretrain: PretrainConfig = field(default_factory=PretrainConfig)
