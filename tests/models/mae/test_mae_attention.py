@@ -21,7 +21,7 @@ def vit():
 
 @pytest.mark.parametrize(
     ("length", "dtype", "plain"),
-    [(32, torch.float32, True), (33, torch.float32, False), (300, torch.bfloat16, True), (301, torch.bfloat16, False)],
+    [(64, torch.float32, True), (65, torch.float32, False), (300, torch.bfloat16, True), (301, torch.bfloat16, False)],
 )
 def test_short_sequences_take_the_plain_way_and_the_flags_come_back(length, dtype, plain):
     blocks = vit().blocks

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-# On CPUs torch's fused kernel is made for long sequences. Forward and backward, one thread: at 17 tokens it takes 1.6
-# times as long as two matrix products and a softmax in float32, and 4 times in bfloat16; at 197 tokens 0.8 and 2.5
-# times. Longer ones are left to it, also because the plain way keeps a weight for every pair of tokens.
-_LONGEST = {torch.float32: 32, torch.bfloat16: 300}
+# On CPUs torch's fused kernel is made for long sequences. In float32, forward and backward of a ViT's blocks take about
+# as long either way up to 65 tokens (0.96 of it without the kernel at 50), and longer without it from 99 on (1.05, at
+# 197 1.14). In bfloat16 attention itself takes the kernel 4 times as long at 17 tokens and 2.5 times at 197. Longer
+# sequences are left to it, also because the plain way keeps a weight for every pair of tokens.
+_LONGEST = {torch.float32: 64, torch.bfloat16: 300}
 
 
 @contextmanager
