@@ -16,10 +16,11 @@ from relatum.classifier.linear import fold, linear_classifier
 from relatum.classifier.scaling import LogitAdjustment
 from relatum.classifier.tools import TOOLS, Retuned, retune
 from relatum.config import RunConfig
-from relatum.config_files import from_dict, read_toml, to_dict, to_toml
-from relatum.data.loaders import Loaders, build_loaders
+from relatum.config_files import to_dict, to_toml
+from relatum.data.loaders import Loaders
 from relatum.errors import CheckpointError, ConfigError, DataError
 from relatum.objectives import build_objective
+from relatum.recipes.reopen import reopen
 from relatum.report import load_records
 from relatum.train.checkpoint import State, latest_checkpoint, save_checkpoint
 from relatum.train.device import pick_device
@@ -87,11 +88,7 @@ def retune_run(
     """
     trained = load(path)
     _, head = linear_classifier(trained.model)  # before any image is read
-    config: RunConfig = from_dict(read_toml(path / "config.toml"), str(path / "config.toml"))
-    data = replace(config.data, root=data_root) if data_root else config.data
-    loaders = build_loaders(data, seed=config.train.seed, epochs=config.train.epochs)
-    if loaders.prior.names != trained.class_names:
-        raise DataError(f"the data at '{data.root}' has other classes than {path} was trained on.")
+    _, config, loaders = reopen(path, data_root, trained)
     if not loaders.evals:
         raise DataError(f"{path} was trained without a validation or test split: there is nothing to report on.")
     count = _counter(loaders, progress)

@@ -15,7 +15,6 @@ from torch import nn
 
 from relatum.arguments import call
 from relatum.config import RunConfig
-from relatum.config_files import from_dict, read_toml
 from relatum.errors import CheckpointError
 from relatum.evaluate.linear_probe import LinearProbe, Objective
 from relatum.evaluate.probe import EncodedSplits, check_probe, encode_splits, probe_features
@@ -106,6 +105,7 @@ def _encoder_of(path: Path) -> tuple[nn.Module, RunConfig]:
 
     The settings have the image size that the encoder was built for.
     """
+    from relatum.recipes.reopen import run_config
     from relatum.trained import load
 
     path = _with_checkpoint(path)
@@ -114,7 +114,7 @@ def _encoder_of(path: Path) -> tuple[nn.Module, RunConfig]:
         raise CheckpointError(
             f"{folder} has no config.toml, which names the data; give a run directory of relatum train."
         )
-    config: RunConfig = from_dict(read_toml(folder / "config.toml"), str(folder / "config.toml"))
+    config = run_config(folder)
     tensors, values = _tensors(path)
     if "masked" not in values:
         return load(path).model, config

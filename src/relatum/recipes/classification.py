@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from relatum.config import EvalConfig, RunConfig
-from relatum.config_files import check, from_dict, read_toml, to_dict, to_toml
+from relatum.config_files import check, to_dict, to_toml
 from relatum.data.loaders import Loaders, build_loaders
 from relatum.data.samplers import warn_double_correction
-from relatum.errors import ConfigError, DataError
+from relatum.errors import ConfigError
 from relatum.evaluate import Scores, evaluate
 from relatum.models import create_model
 from relatum.models.freeze import freeze_backbone
 from relatum.objectives import build_objective
+from relatum.recipes.reopen import reopen
 from relatum.relation import Relation, attach
 from relatum.relation.build import build_spec, stream_weights
 from relatum.train import ClassificationTask, Display, Run, RunDirectory, fit
 from relatum.train.device import pick_device
 from relatum.train.run import finished_run
-from relatum.trained import load, load_relation
+from relatum.trained import load_relation
 
 
 def build(config: RunConfig, display: Display | None = None, encoder: str = "") -> tuple[ClassificationTask, Loaders]:
@@ -142,12 +142,7 @@ def evaluate_run(path: Path, evaluation: EvalConfig, data_root: str = "") -> dic
         evaluation: shot rule and post-hoc options.
         data_root: replaces `data.root` of the run; empty keeps it.
     """
-    trained = load(path)
-    config: RunConfig = from_dict(read_toml(path / "config.toml"), str(path / "config.toml"))
-    data = replace(config.data, root=data_root) if data_root else config.data
-    loaders = build_loaders(data, seed=config.train.seed, epochs=config.train.epochs)
-    if loaders.prior.names != trained.class_names:
-        raise DataError(f"the data at '{data.root}' has other classes than {path} was trained on.")
+    trained, config, loaders = reopen(path, data_root)
     device = pick_device(config.train.device)
     if evaluation.mini_batch:
         _bring_back_relation(config, trained.model, path)
