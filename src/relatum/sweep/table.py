@@ -23,17 +23,22 @@ _LOWER_IS_BETTER = ("ECE", "MCE", "NLL")
 
 def terminal_table(sweep: Sweep, summaries: Sequence[Summary], rows: Sequence[Mapping[str, Any]]) -> Table:
     """Return a table with a row per point: mean ± standard deviation in percent, the best mean of a column in bold."""
-    words = Text(caption(summaries, rows))
-    # Without side lines a table of one key and five means fits a terminal of 80 columns.
+    states = [state(summary) for summary in summaries]
+    same = len(set(states)) == 1
+    words = Text(caption(summaries, rows) + (f"; seeds of each: {states[0]}" if same else ""))
+    # Without side lines, and without blanks around ±, two keys and five means fit a terminal of 80 columns.
     table = Table(caption=words, caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for key in sweep.keys:
         table.add_column(Text(short_key(key)), overflow="fold")
-    table.add_column("seeds", justify="right", no_wrap=True)
+    if not same:
+        table.add_column("seeds", justify="right")
     for head in _SHOWN:
         table.add_column(head, justify="right", no_wrap=True)
     for summary in summaries:
-        cells = [Text(cell(summary, head), style=_style(summaries, summary, head)) for head in _SHOWN]
-        table.add_row(*(Text(setting(summary.values[key])) for key in sweep.keys), Text(state(summary)), *cells)
+        texts = [(cell(summary, head).replace(" ± ", "±"), _style(summaries, summary, head)) for head in _SHOWN]
+        values = (Text(setting(summary.values[key])) for key in sweep.keys)
+        seeds = () if same else (Text(state(summary)),)
+        table.add_row(*values, *seeds, *(Text(text, style=style) for text, style in texts))
     return table
 
 
