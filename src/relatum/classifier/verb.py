@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -109,8 +110,9 @@ def _table(tuned: TunedRun, split: str) -> Table:
 
     first = next(iter(tuned.results.values())).scores[split]
     caption = f"percent on {split}, {first.samples:,} images; shot rule {first.rule}, classes per group in brackets"
-    table = Table(caption=caption, caption_justify="left")
-    table.add_column("classifier")
+    # Without side lines the names stay whole on a terminal of 80 columns.
+    table = Table(caption=caption, caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("classifier", no_wrap=True)
     for head in first.row():
         table.add_column(_header(first, head), justify="right")
     table.add_column("chosen")
