@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -17,6 +18,7 @@ from relatum.report.records import load_records
 from relatum.sweep import verb
 from relatum.sweep.convergence import accuracy_curve, averaged, draw_convergence, loss_curve
 from relatum.sweep.figures import _panels, draw_values
+from relatum.sweep.grid import Point
 from relatum.sweep.results import METRICS, collect, failed_before, mean, spread, summarise
 from relatum.sweep.table import cell, state, terminal_table
 from relatum.sweep.tell import tell
@@ -162,3 +164,13 @@ def test_losses_of_different_scale_begin_at_one(tmp_path):
         "convergence.png", "convergence.svg",
     ]  # fmt: skip
     assert draw_convergence(tmp_path, {}) == []
+
+
+def test_many_keys_share_a_column_that_breaks_between_values(taus):
+    sweep, more = taus[0], {"objective.name": "balanced-bce", "pretrain.method": "mae"}
+    summaries = summarise(collect(sweep, ()))
+    three = replace(sweep, entries=tuple(replace(e, point=Point({**e.point.values, **more})) for e in sweep.entries))
+    wide = [replace(summary, values={**summary.values, **more}) for summary in summaries]
+    table = terminal_table(three, wide, collect(sweep, ()))
+    assert str(table.columns[0].header) == "tau, objective, method"
+    assert str(next(iter(table.columns[0].cells))).endswith(", balanced-bce, mae")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ COLOURS = {"All": INK, "Many": "#0072b2", "Medium": "#7a8591", "Few": "#c2571a",
 MARKERS = {"All": "o", "Many": "s", "Medium": "^", "Few": "D", "ECE": "X"}
 FEWEST_VALUES = 3
 _COLUMNS = 3
+_TITLE_WIDTH = 44  # letters above a panel
 _LOG_RATIO = 50.0
 STYLE: dict[Any, Any] = {
     "text.parse_math": False,
@@ -102,7 +104,7 @@ def _draw_panels(key: str, panels: Mapping[str, Sequence[Summary]]) -> Figure:
         grid = figure.subplots(rows, columns, squeeze=False, sharey=True).ravel()
         seconds = []
         for place, (axes, (title, group)) in enumerate(zip(grid, panels.items(), strict=False)):
-            axes.set_title(title)
+            axes.set_title(textwrap.fill(title, _TITLE_WIDTH))
             seconds.append(_draw_panel(axes, key, group))
             _name_outer_axes(axes, seconds[-1], place, columns, len(panels))
         for axes in grid[len(panels) :]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from relatum.sweep.grid import short_key
 from relatum.sweep.record import Sweep, write_text
 from relatum.sweep.results import METRICS, SELECTION, Summary
 
+_MOST_COLUMNS = 2
 _SHOWN = ("All", "Many", "Medium", "Few", "ECE")
 _LOWER_IS_BETTER = ("ECE", "MCE", "NLL")
 
@@ -28,18 +29,34 @@ def terminal_table(sweep: Sweep, summaries: Sequence[Summary], rows: Sequence[Ma
     words = Text(caption(summaries, rows) + (f"; seeds of each: {states[0]}" if same else ""))
     # Without side lines, and without blanks around ±, two keys and five means fit a terminal of 80 columns.
     table = Table(caption=words, caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for key in sweep.keys:
-        table.add_column(Text(short_key(key)), overflow="fold")
+    heads, values_of = _point_columns(sweep)
+    for head in heads:
+        table.add_column(Text(head), overflow="fold")
     if not same:
         table.add_column("seeds", justify="right")
     for head in _SHOWN:
         table.add_column(head, justify="right", no_wrap=True)
     for summary in summaries:
         texts = [(cell(summary, head).replace(" ± ", "±"), _style(summaries, summary, head)) for head in _SHOWN]
-        values = (Text(setting(summary.values[key])) for key in sweep.keys)
+        values = (Text(text) for text in values_of(summary))
         seeds = () if same else (Text(state(summary)),)
         table.add_row(*values, *seeds, *(Text(text, style=style) for text, style in texts))
     return table
+
+
+def _point_columns(sweep: Sweep) -> tuple[list[str], Callable[[Summary], list[str]]]:
+    """Return the heads of the columns that say where a point lies, and what stands in them.
+
+    Three keys and more share one column, which a narrow terminal breaks between values instead of within words.
+    """
+    names = [short_key(key) for key in sweep.keys]
+
+    def values(summary: Summary) -> list[str]:
+        return [setting(summary.values[key]) for key in sweep.keys]
+
+    if len(names) <= _MOST_COLUMNS:
+        return names, values
+    return [", ".join(names)], lambda summary: [", ".join(values(summary))]
 
 
 def cell(summary: Summary, metric: str) -> str:
