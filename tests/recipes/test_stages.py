@@ -23,6 +23,7 @@ from relatum.config import (
 )
 from relatum.errors import ConfigError, ModelError
 from relatum.models.small_vit import TIMM_NAME, timm_arguments
+from relatum.recipes import classification
 from relatum.recipes.pretraining import build_pretraining, load_autoencoder
 from relatum.recipes.pretraining_settings import pretrain_settings
 from relatum.recipes.stages import planned_stages, run
@@ -203,6 +204,7 @@ def test_fine_tuning_with_a_relation(config, tmp_path, relation):
         ({"pretrain": {"root": "x", "subset": "all"}}, ConfigError, "leave it out"),
         ({"model": {"weights": "w.safetensors"}}, ConfigError, "overwrite"),
         ({"model": {"encoder": "e.safetensors"}}, ConfigError, "--stages finetune"),
+        ({"pretrain": {"relation_at": ("decoder.blocks.1",)}}, ConfigError, "needs a relation"),
     ],
 )
 def test_bad_settings_are_one_message_before_training(config, tmp_path, change, error, words):
@@ -236,3 +238,12 @@ def test_an_encoder_of_another_architecture_is_refused(config, tmp_path):
     other = _with(config, model={"name": "vit-nano-p4", "encoder": str(tmp_path / "run")})
     with pytest.raises(ModelError, match="width 64"):
         run(replace(other, stages=("finetune",)), "tiny", tmp_path / "other", QUIET)
+
+
+def test_the_encoder_of_the_settings_counts_without_the_stages_too(config, tmp_path):
+    run(replace(config, stages=("pretrain",)), "tiny", tmp_path / "run", QUIET)
+    file = tmp_path / "run" / "pretrain" / "encoder.safetensors"
+    task, _ = classification.build(_with(config, model={"encoder": str(file)}))
+    assert torch.equal(task.model.blocks[0].mlp.fc1.weight, load_file(file)["blocks.0.mlp.fc1.weight"])
+    other, _ = classification.build(config)
+    assert not torch.equal(other.model.blocks[0].mlp.fc1.weight, load_file(file)["blocks.0.mlp.fc1.weight"])

@@ -33,8 +33,9 @@ def build(config: RunConfig, display: Display | None = None, encoder: str = "") 
     Args:
         config: the settings.
         display: what to show while images are read.
-        encoder: file of a pretrained encoder to start from; empty for none.
+        encoder: file of a pretrained encoder to start from; empty takes that of `config.model`, if there is one.
     """
+    encoder = encoder or config.model.encoder
     _check_together(config, encoder)
     progress = None if display is None else display.loading
     loaders = build_loaders(config.data, seed=config.train.seed, epochs=config.train.epochs, progress=progress)
@@ -68,7 +69,7 @@ def run(config: RunConfig, recipe: str, out: Path, display: Display | None = Non
         recipe: its name, for the record.
         out: the run directory.
         display: what to show.
-        encoder: file of a pretrained encoder to start from; empty for none.
+        encoder: file of a pretrained encoder to start from; empty takes that of `config.model`, if there is one.
     """
     check(config, f"recipe {recipe}")
     display = display or Display(recipe)

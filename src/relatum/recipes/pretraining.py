@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from relatum.config import RunConfig
+from relatum.config import PretrainConfig, RunConfig
 from relatum.config_files import to_toml
 from relatum.data.loaders import Loaders, build_loaders
 from relatum.errors import CheckpointError, ConfigError
@@ -127,6 +127,8 @@ def _judge(config: RunConfig, folder: Path, display: Display) -> None:
 def _attach(config: RunConfig, model: MaskedAutoencoder) -> Relation | None:
     settings = config.pretrain
     if settings.relation == "none":
+        if settings.relation_at != PretrainConfig().relation_at:
+            raise ConfigError("pretrain.relation_at needs a relation: set --pretrain.relation batchformer-v2 too.")
         return None
     spec = build_spec(replace(config.relation, name=settings.relation, at=settings.relation_at))
     return None if spec is None else attach(model, spec)
