@@ -17,7 +17,11 @@ from relatum.config_files import check, differences, flatten, from_dict, read_to
 from relatum.errors import ConfigError
 
 CONFIGS = [kind for kind in vars(config_module).values() if isinstance(kind, type) and is_dataclass(kind)]
-ROOMS = {f.name: type(getattr(RunConfig(), f.name)) for f in fields(RunConfig) if f.name not in ("out", "stages")}
+ROOMS = {
+    f.name: type(getattr(RunConfig(), f.name))
+    for f in fields(RunConfig)
+    if f.name not in ("out", "allow_changes", "stages")
+}
 
 
 def _read(tmp_path, text, name="mine.toml"):

@@ -91,6 +91,12 @@ class DataConfig:
     """Loader processes for images that do not live in memory."""
     memory: Literal["auto", "always", "never"] = "auto"
     """Keep decoded images in memory as uint8. auto: when they are small and fit into 2 GB."""
+    bad_images: Literal["raise", "quarantine"] = "raise"
+    """Images that cannot be read: stop and name the first, or set all aside before training, count and list them."""
+    bad_limit: float = ranged(0.05, 0.0, 1.0)
+    """Largest share of a split, or of a class of ten images or more, that quarantine may set aside before it stops."""
+    allow_outside: bool = False
+    """Let lists and CSV files name images outside their image root: absolute paths, `..`, or links that lead away."""
 
 
 @dataclass(frozen=True)
@@ -160,6 +166,8 @@ class RelationConfig:
     """Learning rate of the relation over that of the model."""
     weight_decay: float = ranged(-1.0, -1.0)
     """Weight decay of the relation; -1 means that of the model."""
+    gather: bool = False
+    """With several processes: relate the samples of all of them, with exact gradients, not those of each on its own."""
 
 
 @dataclass(frozen=True)
@@ -261,6 +269,11 @@ class TrainConfig:
     """Also write TensorBoard files (needs the extra `track`)."""
     max_steps: int = ranged(0, 0)
     """Stop after this many optimizer steps; 0 is off. The schedule is not shortened."""
+    on_nonfinite: Literal["stop", "skip", "rollback"] = "stop"
+    """At a loss or gradient that is not finite: stop, leave the batch out, or go back to the last checkpoint and leave
+    the batch out there."""
+    nonfinite_limit: int = ranged(10, 1)
+    """How often skip or rollback may do so in a run before it stops after all."""
 
 
 @dataclass(frozen=True)
@@ -342,6 +355,8 @@ class RunConfig:
 
     out: str = ""
     """Run directory; default runs/<recipe>-s<seed>. Rerunning the same command resumes there."""
+    allow_changes: bool = False
+    """Continue a run although its settings or data have changed; what changed is kept in its manifest."""
     stages: tuple[Stage, ...] = ("pretrain", "finetune")
     """Which stages to run, of those that the recipe has: pretrain (see pretrain.method), finetune (all the rest)."""
     data: DataConfig = field(default_factory=DataConfig)

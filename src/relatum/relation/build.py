@@ -22,6 +22,7 @@ def build_spec(config: RelationConfig) -> Spec | None:
         "dropout": config.dropout,
         "hidden": config.hidden or None,
         "related_fraction": config.related_fraction,
+        "gather": config.gather,
     }
     if config.variant != "auto":
         common["variant"] = config.variant

@@ -18,6 +18,7 @@ from relatum.errors import ConfigError, suggest
 OWN = {
     "train.seed": "the seeds of a sweep are given with --seeds, for example --seeds 0-2",
     "out": "every run gets its own directory inside --out",
+    "allow_changes": "a run of a sweep is what its name says; give another --out",
     "stages": "a grid cannot vary it; two sweeps with two --out can",
 }
 MOST_SEEDS = 1000

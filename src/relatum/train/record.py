@@ -20,7 +20,16 @@ from relatum.train.checkpoint import INDEX, write_atomically
 
 _VERSIONS = ("torch", "torchvision", "timm", "numpy", "pillow", "safetensors")
 # Settings that may change between two commands on one run directory: what has been trained stays valid.
-_FREE = ("out", "stages", "train.device", "train.threads", "train.tensorboard", "train.max_steps", "data.workers")
+_FREE = (
+    "out",
+    "allow_changes",
+    "stages",
+    "train.device",
+    "train.threads",
+    "train.tensorboard",
+    "train.max_steps",
+    "data.workers",
+)
 
 
 class RunDirectory:
