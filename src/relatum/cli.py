@@ -13,6 +13,7 @@ from typing import Any
 
 from relatum import __version__
 from relatum.errors import ConfigError, RelatumError, suggest
+from relatum.launch import launched, meet, run_together
 
 VERBS = {
     "demo": "train three small models on a generated long-tailed world",
@@ -42,18 +43,25 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
+        if launched():
+            run_together(lambda speaks: _run(args[0], args[1:], speaks))
         return _run(args[0], args[1:])
 
 
-def _run(name: str, args: list[str]) -> int:
+def _run(name: str, args: list[str], speaks: Callable[[], bool] = lambda: True) -> int:
+    """Run a verb; `speaks` tells whether it is for this process to show an error."""
     try:
-        code = _verb(name)(args) or 0
+        verb = _verb(name)
+        if launched():
+            meet(name)
+        code = verb(args) or 0
         sys.stdout.flush()  # here, so that a full disk or a closed pipe is met inside this try
         return code
     except SystemExit as stop:  # tyro has shown a help page (0) or an error (2)
         return stop.code if isinstance(stop.code, int) else EXIT_USER_ERROR if stop.code else 0
     except KeyboardInterrupt:
-        print("relatum: interrupted", file=sys.stderr)
+        if speaks():
+            print("relatum: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         _silence_stdout()
@@ -62,7 +70,8 @@ def _run(name: str, args: list[str]) -> int:
         message = _words(error)
         if message is None:
             raise
-        print(f"relatum: error: {message}", file=sys.stderr)
+        if speaks():
+            print(f"relatum: error: {message}", file=sys.stderr)
         return EXIT_USER_ERROR
 
 

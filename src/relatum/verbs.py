@@ -139,11 +139,14 @@ def train(args: list[str]) -> int:
     check(config, "command line")
     out = Path(config.out or f"runs/{recipe.name.replace('/', '-')}-s{config.train.seed}")
 
+    from relatum.processes import is_first
     from relatum.recipes.stages import run
 
     done = run(config, recipe.name, out)
     if done.status == "interrupted":
         return EXIT_INTERRUPTED
+    if not is_first():
+        return 0
     if config.stages == ("pretrain",):
         print_pretraining(out, done.scores)
         return 0

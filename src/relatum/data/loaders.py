@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from relatum import processes
 from relatum.batch import Batch
 from relatum.config import DataConfig
 from relatum.data.augment.mixing import Mixer
@@ -62,7 +63,8 @@ class TrainLoader:
         self.targets = torch.from_numpy(source.targets)
 
     def __len__(self) -> int:
-        return len(self.sampler) // self.batch_size
+        # As many as one process with the whole batch would have: what pads the ranks to one length is no batch.
+        return max(self.sampler.size // (self.batch_size * self.sampler.world), 1)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """Yield the batches of `epoch` from position `start` on, the same as in the full epoch.
@@ -124,7 +126,7 @@ class EvalLoader:
         world: int = 1,
     ) -> None:
         self.source, self.preprocess, self.batch_size = source, preprocess, batch_size
-        self.workers, self.images = workers, images
+        self.workers, self.images, self.world = workers, images, world
         self.indices = eval_part(len(source), rank, world)
         self.targets = torch.from_numpy(source.targets)
 
@@ -170,8 +172,8 @@ def build_loaders(
     *,
     seed: int = 0,
     epochs: int = 1,
-    rank: int = 0,
-    world: int = 1,
+    rank: int | None = None,
+    world: int | None = None,
     progress: Progress | None = None,
 ) -> Loaders:
     """Open the data of `config` and make its loaders.
@@ -180,8 +182,8 @@ def build_loaders(
         config: the data settings.
         seed: of order and augmentation.
         epochs: length of the training, which some samplers need.
-        rank: this process.
-        world: number of processes.
+        rank: this process; default as the processes of this program have met.
+        world: number of processes, likewise.
         progress: called with (done, total) while images are decoded into memory.
     """
     return loaders_from_splits(
@@ -195,8 +197,8 @@ def loaders_from_splits(
     *,
     seed: int = 0,
     epochs: int = 1,
-    rank: int = 0,
-    world: int = 1,
+    rank: int | None = None,
+    world: int | None = None,
     progress: Progress | None = None,
 ) -> Loaders:
     """Make loaders of sources of your own: "train" and any further splits, all with the same class names.
@@ -204,6 +206,7 @@ def loaders_from_splits(
     The arguments are those of `build_loaders`; the settings of `config` that say where the data is are not used.
     """
     _check_splits(splits)
+    rank, world = processes.rank() if rank is None else rank, processes.world() if world is None else world
     train, total = splits["train"], sum(map(len, splits.values()))
     sampler = build_sampler(config, train.targets, train.num_classes, seed=seed, epochs=epochs, rank=rank, world=world)
     evals = {

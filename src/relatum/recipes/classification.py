@@ -18,6 +18,7 @@ from relatum.evaluate import Scores, evaluate
 from relatum.models import create_model
 from relatum.models.freeze import freeze_backbone
 from relatum.objectives import build_objective
+from relatum.processes import is_first
 from relatum.recipes.reopen import reopen
 from relatum.relation import Relation, attach
 from relatum.relation.build import build_spec, stream_weights
@@ -72,14 +73,15 @@ def run(config: RunConfig, recipe: str, out: Path, display: Display | None = Non
         encoder: file of a pretrained encoder to start from; empty takes that of `config.model`, if there is one.
     """
     check(config, f"recipe {recipe}")
-    display = display or Display(recipe)
-    directory = RunDirectory(out, to_dict(config), to_toml(config))
+    display = display or Display(recipe, quiet=not is_first())
+    directory = RunDirectory(out, to_dict(config), to_toml(config)) if is_first() else None
     task, loaders = build(config, display, encoder)
     before = finished_run(task, directory, len(loaders.train), config.train)
     if before is not None:
         display.say(f"{out} is finished already.")
         return before
-    directory.update_manifest(recipe=recipe, command=shlex.join(["relatum", *sys.argv[1:]]))
+    if directory is not None:
+        directory.update_manifest(recipe=recipe, command=shlex.join(["relatum", *sys.argv[1:]]))
     values = {
         "model": to_dict(config.model),
         "model_kwargs": _size_option(config),

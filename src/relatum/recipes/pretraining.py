@@ -16,6 +16,7 @@ from relatum.data.loaders import Loaders, build_loaders
 from relatum.errors import CheckpointError, ConfigError
 from relatum.evaluate.probe import probe_encoder
 from relatum.models.mae import MaskedAutoencoder, create_mae, save_encoder
+from relatum.processes import is_first, wait
 from relatum.recipes.pretraining_settings import autoencoder_arguments, pretrain_data, pretrain_settings, pretrain_train
 from relatum.relation import Relation, attach
 from relatum.relation.build import build_spec, stream_weights
@@ -59,19 +60,22 @@ def build_pretraining(config: RunConfig, display: Display | None = None) -> tupl
 
 def pretrain(config: RunConfig, recipe: str, out: Path, display: Display | None = None) -> Run:
     """Run the first stage of a recipe in `out`/pretrain, or continue it; a finished one is not run again."""
-    display = display or Display(recipe)
-    directory = RunDirectory(out / FOLDER, pretrain_settings(config), to_toml(config))
+    folder, first = out / FOLDER, is_first()
+    display = display or Display(recipe, quiet=not first)
+    directory = RunDirectory(folder, pretrain_settings(config), to_toml(config)) if first else None
     task, loaders = build_pretraining(config, display)
     done = finished_run(task, directory, len(loaders.train), pretrain_train(config))
     if done is None:
-        directory.update_manifest(recipe=recipe, stage=FOLDER, command=shlex.join(["relatum", *sys.argv[1:]]))
+        if directory is not None:
+            directory.update_manifest(recipe=recipe, stage=FOLDER, command=shlex.join(["relatum", *sys.argv[1:]]))
         values = {"masked": autoencoder_arguments(config), "preprocess": loaders.preprocess.to_dict()}
         done = fit(task, loaders, pretrain_train(config), out=directory, values=values, display=display)
     else:
-        display.say(f"{directory.path} is finished already.")
-    if done.status == "finished":
-        save_encoder(load_autoencoder(directory.path), directory.path / ENCODER_FILE)
-        _judge(config, directory.path, display)
+        display.say(f"{folder} is finished already.")
+    if done.status == "finished" and first:
+        save_encoder(load_autoencoder(folder), folder / ENCODER_FILE)
+        _judge(config, folder, display)
+    wait()  # the next stage of all processes reads what the first has written
     return done
 
 
@@ -109,7 +113,8 @@ def _judge(config: RunConfig, folder: Path, display: Display) -> None:
         return
     size = {"image_size": config.pretrain.image_size, "resize": 0} if config.pretrain.image_size else {}
     plain = {"augment": "none", "mixup": 0.0, "cutmix": 0.0, "erasing": 0.0, "cutout": 0, "repeats": 1}
-    loaders = build_loaders(replace(config.data, **plain, **size), seed=config.train.seed)  # type: ignore[arg-type]
+    data = replace(config.data, **plain, **size)  # type: ignore[arg-type]
+    loaders = build_loaders(data, seed=config.train.seed, rank=0, world=1)  # the first process judges alone
     if not loaders.evals:
         return
     k = min(config.pretrain.neighbours, len(loaders.train.source))

@@ -7,6 +7,7 @@ from pathlib import Path
 from relatum.config import RunConfig, Stage
 from relatum.config_files import check
 from relatum.errors import ConfigError
+from relatum.processes import is_first
 from relatum.recipes import classification
 from relatum.recipes.pretraining import FOLDER, encoder_file, pretrain
 from relatum.recipes.pretraining_settings import pretrain_settings
@@ -28,7 +29,7 @@ def run(config: RunConfig, recipe: str, out: Path, display: Display | None = Non
     done: Run | None = None
     for number, stage in enumerate(stages, 1):
         title = f"{recipe} ({number}/{len(stages)} {stage})" if len(stages) > 1 else recipe
-        shown = display or Display(title)
+        shown = display or Display(title, quiet=not is_first())
         if stage == "pretrain":
             done = pretrain(config, recipe, out, shown)
         else:

@@ -9,12 +9,13 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from relatum.errors import TrainingError
+from relatum.processes import agreed
 from relatum.train.record import RunDirectory
 
 
 def require_finite(loss: float, gradient: float, directory: RunDirectory | None, details: dict[str, Any]) -> None:
     """Stop before the step when the loss or the gradient norm is not finite; say where, and write failure.json."""
-    if math.isfinite(loss) and math.isfinite(gradient):
+    if not agreed(not (math.isfinite(loss) and math.isfinite(gradient)))[0]:
         return
     what = "loss" if not math.isfinite(loss) else "gradient"
     report = {**details, "loss": str(loss), "gradient_norm": str(gradient)}
@@ -33,7 +34,7 @@ class Interrupts:
     """
 
     def __init__(self) -> None:
-        self.requested = False
+        self.requested = self.honoured = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupts:
@@ -41,6 +42,11 @@ class Interrupts:
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._before[number] = signal.signal(number, self._handle)
         return self
+
+    def agreed(self) -> bool:
+        """Whether the loop is to stop; where one of several processes was told so, all stop after the same step."""
+        self.honoured = agreed(self.requested)[0]
+        return self.honoured
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.requested:

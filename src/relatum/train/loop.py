@@ -18,12 +18,14 @@ from relatum.batch import Batch
 from relatum.config import EvalConfig, TrainConfig
 from relatum.data.loaders import Loaders
 from relatum.errors import ConfigError
-from relatum.train.checkpoint import latest_checkpoint, save_checkpoint
+from relatum.processes import from_first, is_first, share_buffers, world
+from relatum.train.checkpoint import State, latest_checkpoint, save_checkpoint
 from relatum.train.device import autocast, pick_device, pick_precision
 from relatum.train.display import Display
 from relatum.train.guard import Interrupts, require_finite
 from relatum.train.meter import MetricsLog
 from relatum.train.optim import build_optimizer, learning_rate, scaled_to_batch, set_learning_rate
+from relatum.train.parallel import Parallel, check_shares, epoch_seed
 from relatum.train.record import RunDirectory, surroundings
 from relatum.train.run import Run, data_fingerprint, finished_run, steps_per_epoch
 from relatum.train.snapshot import Position, put_back, take_snapshot
@@ -55,11 +57,12 @@ def fit(
     config, evaluation = config or TrainConfig(), evaluation or EvalConfig()
     if out is not None and not isinstance(out, RunDirectory):
         settings = {"train": asdict(config), "evaluate": asdict(evaluation)}
-        out = RunDirectory(out, {**settings, "task": task.fingerprint(), "data": data_fingerprint(loaders)})
-    before = None if out is None else finished_run(task, out, len(loaders.train), config)
+        settings |= {"task": task.fingerprint(), "data": data_fingerprint(loaders)}
+        out = RunDirectory(out, settings) if is_first() else None
+    before = finished_run(task, out, len(loaders.train), config)
     if before is not None:
         return before
-    with display or Display() as shown, Interrupts() as interrupts:
+    with display or Display(quiet=not is_first()) as shown, Interrupts() as interrupts:
         done = _Trainer(task, loaders, config, evaluation, out, dict(values or {}), shown).run(interrupts)
     if interrupts.requested and done.status == "finished":
         # Ctrl-C during the last evaluation: the run is complete and kept, but its caller is to stop.
@@ -80,7 +83,8 @@ class _Trainer:
         values: dict[str, Any],
         display: Display,
     ) -> None:
-        config = scaled_to_batch(config, loaders.train.batch_size)
+        check_shares(loaders)
+        config = scaled_to_batch(config, loaders.train.batch_size * world())
         self.task, self.loaders, self.config, self.evaluation = task, loaders, config, evaluation
         self.directory, self.values, self.display = directory, values, display
         if config.threads:
@@ -90,6 +94,7 @@ class _Trainer:
         task.to(self.device)
         if config.channels_last:
             task.to(memory_format=torch.channels_last)
+        self.parallel = Parallel(task, self.device)
         self.optimizer = build_optimizer(task.param_groups(config), config)
         self.ema = ModelEmaV3(task.model, decay=config.ema) if config.ema else None
         self.log = MetricsLog(directory, tensorboard=config.tensorboard)
@@ -108,7 +113,7 @@ class _Trainer:
         self.display.start(total, self.position.step)
         while self.position.epoch < self.config.epochs and not self._enough():
             self._train_epoch(interrupts)
-            if interrupts.requested:
+            if interrupts.honoured:
                 return self._stop()
             if self.position.batch < len(self.loaders.train):
                 break  # max_steps ended it within the epoch
@@ -120,7 +125,7 @@ class _Trainer:
         epoch, start = self.position.epoch, self.position.batch
         if start == 0:
             # Dropout and the like depend on (seed, epoch) only, so a resumed epoch repeats itself.
-            torch.manual_seed((self.config.seed * 1_000_003 + epoch) % 2**63)
+            torch.manual_seed(epoch_seed(self.config.seed, epoch))
         self.task.train()
         self.task.set_epoch(epoch, self.config.epochs)
         self._clock = time.perf_counter()  # a step's time begins where the last one ended: loading counts
@@ -134,7 +139,7 @@ class _Trainer:
             self._step(group)
             group = []
             self.position = replace(self.position, batch=number + 1)
-            if interrupts.requested or self._enough():
+            if interrupts.agreed() or self._enough():
                 return
 
     def _step(self, group: list[Batch]) -> None:
@@ -144,11 +149,12 @@ class _Trainer:
         set_learning_rate(self.optimizer, lr)
         self.optimizer.zero_grad(set_to_none=True)
         loss = 0.0
-        for micro in group:
+        for number, micro in enumerate(group, 1):
             batch = micro.to(self.device, channels_last=self.config.channels_last)
-            with autocast(self.precision, self.device):
-                output = self.task(batch)
-            (output["loss"] / len(group)).backward()
+            with self.parallel.keep_to_itself(number < len(group)):
+                with autocast(self.precision, self.device):
+                    output = self.parallel(batch)
+                (output["loss"] / len(group)).backward()
             loss += float(output["loss"].detach()) / len(group)
             self.log.add(output, len(batch))
         gradient = self._clip()
@@ -210,6 +216,7 @@ class _Trainer:
             self.task.draw(self._measured_model, self.loaders, self.directory.path, self.position.epoch)
 
     def _evaluate(self, split: str, bootstrap: int) -> Measured:
+        share_buffers(self._measured_model)
         return self.task.evaluate(
             self._measured_model,
             self.loaders.evals[split],
@@ -257,41 +264,48 @@ class _Trainer:
     # -- keeping and continuing --------------------------------------------------------------------------------
 
     def _save(self) -> None:
-        if self.directory is None:
+        if self.directory is None and world() == 1:
             return
+        # Every process takes part: the checkpoint holds the random generators and sums of all of them.
         state = take_snapshot(self.task.model, None if self.ema is None else self.ema.module, self.optimizer)
         progress = {"position": asdict(self.position), "seconds": self.seconds, "log": self.log.state()}
         state.values |= {**self.values, **progress}
-        save_checkpoint(self.directory.checkpoints, state, self.position.step)
+        if self.directory is not None:
+            save_checkpoint(self.directory.checkpoints, state, self.position.step)
 
     def _resume(self) -> None:
-        if self.directory is None:
-            return
-        state, problems = latest_checkpoint(self.directory.checkpoints)
-        for problem in problems:
-            self.display.say(problem)
-        if state is None and problems:
-            self.display.say("No checkpoint is whole: starting from the beginning.")
+        state = from_first(None if self.directory is None else self._last_checkpoint(self.directory))
         if state is not None:
             put_back(state, self.task.model, None if self.ema is None else self.ema.module, self.optimizer)
             self.position = Position(**state.values["position"])
             self.seconds = state.values["seconds"]
             self.log.restore(state.values["log"])
-            self.display.say(f"Continuing {self.directory.path} after step {self.position.step}.")
-        self.directory.keep_metrics(self.log.rows)
+        if self.directory is not None:
+            self.directory.keep_metrics(self.log.rows)
+            if state is not None:
+                self.display.say(f"Continuing {self.directory.path} after step {self.position.step}.")
+
+    def _last_checkpoint(self, directory: RunDirectory) -> State | None:
+        state, problems = latest_checkpoint(directory.checkpoints)
+        for problem in problems:
+            self.display.say(problem)
+        if state is None and problems:
+            self.display.say("No checkpoint is whole: starting from the beginning.")
+        return state
 
     def _describe(self, status: str) -> None:
         if self.directory is None:
             return
         first = {} if "versions" in self.directory.manifest else surroundings()
         batches = self.position.epoch * len(self.loaders.train) + self.position.batch
-        images = batches * self.loaders.train.batch_size
+        images = batches * self.loaders.train.batch_size * world()
         self.directory.update_manifest(
             **first,
             seed=self.config.seed,
             class_names=list(self.loaders.prior.names),
             class_counts=self.loaders.prior.counts.tolist(),
-            relation_batch=self.loaders.train.batch_size if self.task.relation_batch_matters else None,
+            processes=world(),
+            relation_batch=self.loaders.train.batch_size * self.task.related_processes or None,
             parameters=self.task.deployed_parameters,
             selection="last epoch",
             peak_lr=self.config.lr,

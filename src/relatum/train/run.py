@@ -9,6 +9,7 @@ from typing import Any
 
 from relatum.config import TrainConfig
 from relatum.data.loaders import Loaders
+from relatum.processes import from_first
 from relatum.train.record import RunDirectory
 from relatum.train.task import Measured, Task
 
@@ -44,8 +45,15 @@ def data_fingerprint(loaders: Loaders) -> dict[str, Any]:
     return {"counts": loaders.prior.counts.tolist(), "evals": splits, "batch_size": loaders.train.batch_size}
 
 
-def finished_run(task: Task, directory: RunDirectory, batches: int, config: TrainConfig) -> Run | None:
-    """Return the run in `directory` if it has ended, and not only at a `max_steps` that has been raised since."""
+def finished_run(task: Task, directory: RunDirectory | None, batches: int, config: TrainConfig) -> Run | None:
+    """Return the run in `directory` if it has ended, and not only at a `max_steps` that has been raised since.
+
+    Of several processes the first has the directory, and all of them get its answer.
+    """
+    return from_first(None if directory is None else _finished(task, directory, batches, config))
+
+
+def _finished(task: Task, directory: RunDirectory, batches: int, config: TrainConfig) -> Run | None:
     goal = config.epochs * steps_per_epoch(batches, config)
     goal = min(goal, config.max_steps or goal)
     done = directory.manifest

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from relatum.errors import CheckpointError
+from relatum.processes import from_all, rank
 from relatum.train.checkpoint import State, flatten_optimizer, restore_optimizer
 
 
@@ -47,13 +49,24 @@ def put_back(state: State, model: nn.Module, ema: nn.Module | None, optimizer: t
 
 
 def _random_states() -> dict[str, Tensor]:
-    """The generators that dropout draws from: the CPU's and those of the accelerators."""
+    """The generators that dropout draws from, of all processes: the CPU's and those of the accelerators."""
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    return {"cpu": torch.get_rng_state()} | {f"cuda.{number}": state for number, state in enumerate(cuda)}
+    own = {"cpu": torch.get_rng_state()} | {f"cuda.{number}": state for number, state in enumerate(cuda)}
+    everyone = enumerate(from_all(own))
+    return {_of(number, name): state for number, states in everyone for name, state in states.items()}
 
 
 def _set_random_states(states: dict[str, Tensor]) -> None:
-    torch.set_rng_state(states["cpu"])
+    own = states.get(_of(rank(), "cpu"))
+    if own is None:  # there are more processes than when this was saved: chance of their own, but always the same
+        torch.manual_seed(zlib.crc32(states["cpu"].numpy().tobytes()) + rank())
+        return
+    torch.set_rng_state(own)
     for number in range(torch.cuda.device_count()):
-        if f"cuda.{number}" in states:
-            torch.cuda.set_rng_state(states[f"cuda.{number}"], number)
+        if (state := states.get(_of(rank(), f"cuda.{number}"))) is not None:
+            torch.cuda.set_rng_state(state, number)
+
+
+def _of(process: int, name: str) -> str:
+    """The first process keeps the plain names, as if it were alone."""
+    return f"rank.{process}.{name}" if process else name
