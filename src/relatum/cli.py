@@ -51,10 +51,9 @@ def main(argv: list[str] | None = None) -> int:
 def _run(name: str, args: list[str], speaks: Callable[[], bool] = lambda: True) -> int:
     """Run a verb; `speaks` tells whether it is for this process to show an error."""
     try:
-        verb = _verb(name)
         if launched():
             meet(name)
-        code = verb(args) or 0
+        code = _verb(name)(args) or 0
         sys.stdout.flush()  # here, so that a full disk or a closed pipe is met inside this try
         return code
     except SystemExit as stop:  # tyro has shown a help page (0) or an error (2)

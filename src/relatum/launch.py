@@ -50,8 +50,9 @@ def meet(verb: str) -> None:
     """Meet the other processes of a verb that runs in several; others are refused."""
     from relatum import processes
 
+    # First of all: from then on they can settle who shows an error, before a launcher ends them for another's.
+    processes.join()
     if verb not in TOGETHER:
         raise ConfigError(f"relatum {verb} runs in one process; start it without torchrun.")
-    processes.join()
     if not processes.is_first():
         warnings.showwarning = lambda *_, **__: None  # the first process says the same
