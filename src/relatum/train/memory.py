@@ -40,7 +40,7 @@ def _cures(evaluating: bool, relation_batch: int | None, precision: str) -> str:
     words = [f"Lower {batch}", "then --data.image-size", *half]
     sentence = ", ".join(words[:-1]) + f", or {words[-1]}."
     if evaluating:
-        return f"{sentence} The first of them changes no result."
+        return f"{sentence} The first of them does not touch what is measured."
     if relation_batch is not None:
         return (
             f"{sentence} The relation batch is {relation_batch}: a smaller batch relates fewer samples, and splitting "

@@ -125,6 +125,6 @@ def stop(what: str, report: Mapping[str, Any], left_out: LeftOut | None, written
     enough = f" {left_out.sentence()}" if left_out is not None else ""
     return TrainingError(
         f"the {what} is not finite at step {report['step']} (learning rate {report['lr']:.3g}): "
-        f"{where(report['first'])}. Stopped before the step, the last checkpoint is good.{enough}{details} "
+        f"{where(report['first'])}. Stopped before the step; checkpoints written before are good.{enough}{details} "
         "Try a lower --train.lr, --train.clip 1, or --train.precision float32."
     )
