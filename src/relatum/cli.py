@@ -14,6 +14,7 @@ from typing import Any
 from relatum import __version__
 from relatum.errors import ConfigError, RelatumError, suggest
 from relatum.launch import launched, meet, run_together
+from relatum.out_of_memory import is_out_of_memory
 
 VERBS = {
     "demo": "train three small models on a generated long-tailed world",
@@ -99,7 +100,7 @@ def _words(error: Exception) -> str | None:
     """What to say of an error that lies with the user's input or machine; None for one that is ours."""
     if isinstance(error, RelatumError):
         return str(error)
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "can't allocate" in str(error):
+    if is_out_of_memory(error):
         return "out of memory; lower --data.batch-size or --data.image-size, or set --data.memory never."
     if isinstance(error, OSError):
         place = f"{error.filename}: " if error.filename else ""

@@ -1,4 +1,4 @@
-"""Two processes train, part, and exit with 0: again and again, since a crash at the very end comes only now and then."""
+"""Two processes train, part, and exit with 0: again and again, since a crash at the end comes only now and then."""
 
 import sys
 

@@ -1,30 +1,31 @@
-"""Guards of the loop: numbers that are not finite, and the wish to stop."""
+"""Guards of the loop: batches that are no use, and the wish to stop."""
 
 from __future__ import annotations
 
-import math
 import signal
 import threading
+import warnings
 from types import FrameType, TracebackType
 from typing import Any
 
-from relatum.errors import TrainingError
+from relatum.config import TrainConfig
+from relatum.data.loaders import Loaders
+from relatum.errors import ConfigError
 from relatum.processes import agreed
-from relatum.train.record import RunDirectory
+from relatum.train.task import Task
 
 
-def require_finite(loss: float, gradient: float, directory: RunDirectory | None, details: dict[str, Any]) -> None:
-    """Stop before the step when the loss or the gradient norm is not finite; say where, and write failure.json."""
-    if not agreed(not (math.isfinite(loss) and math.isfinite(gradient)))[0]:
-        return
-    what = "loss" if not math.isfinite(loss) else "gradient"
-    report = {**details, "loss": str(loss), "gradient_norm": str(gradient)}
-    where = f" Details: {directory.write_failure(report)}." if directory is not None else ""
-    raise TrainingError(
-        f"the {what} is not finite at step {details['step']} (learning rate {details['lr']:.3g}); stopped before the "
-        f"step, the last checkpoint is good.{where} "
-        "Try a lower --train.lr, --train.clip 1, or --train.precision float32."
-    )
+def check_batches(task: Task, loaders: Loaders, config: TrainConfig) -> None:
+    """Refuse a run without a batch, and warn where accumulation splits what a relation relates."""
+    batch = loaders.train.batch_size
+    if len(loaders.train) == 0:
+        raise ConfigError("the training loader has no batch; lower --data.batch-size.")
+    if config.accumulate > 1 and task.relation_batch_matters:
+        warnings.warn(
+            f"gradient accumulation with a relation: samples attend to each other within micro-batches of {batch}, "
+            f"not within {batch * config.accumulate}. That is another method than a larger batch.",
+            stacklevel=4,
+        )
 
 
 class Interrupts:
