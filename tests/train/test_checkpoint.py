@@ -18,14 +18,8 @@ from torch import nn
 
 from relatum.errors import CheckpointError
 from relatum.train import load_checkpoint, save_checkpoint
-from relatum.train.checkpoint import (
-    INDEX,
-    State,
-    flatten_optimizer,
-    latest_checkpoint,
-    restore_optimizer,
-    write_atomically,
-)
+from relatum.train.checkpoint import INDEX, State, latest_checkpoint, write_atomically
+from relatum.train.snapshot import flatten_optimizer, restore_optimizer
 
 
 def _state(value: float = 1.0) -> State:

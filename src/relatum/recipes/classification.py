@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,11 +74,17 @@ def run(config: RunConfig, recipe: str, out: Path, display: Display | None = Non
     """
     check(config, f"recipe {recipe}")
     display = display or Display(recipe)
-    directory = RunDirectory(out, to_dict(config), to_toml(config))
+    kept = replace(config, allow_changes=False)  # a permission for this once, not a setting of the run
+    with RunDirectory(out, to_dict(kept), to_toml(kept), allow_changes=config.allow_changes) as directory:
+        return _run_in(directory, config, recipe, display, encoder)
+
+
+def _run_in(directory: RunDirectory, config: RunConfig, recipe: str, display: Display, encoder: str) -> Run:
     task, loaders = build(config, display, encoder)
+    directory.check_data(loaders)
     before = finished_run(task, directory, len(loaders.train), config.train)
     if before is not None:
-        display.say(f"{out} is finished already.")
+        display.say(f"{directory.path} is finished already.")
         return before
     directory.update_manifest(recipe=recipe, command=shlex.join(["relatum", *sys.argv[1:]]))
     values = {

@@ -60,8 +60,15 @@ def build_pretraining(config: RunConfig, display: Display | None = None) -> tupl
 def pretrain(config: RunConfig, recipe: str, out: Path, display: Display | None = None) -> Run:
     """Run the first stage of a recipe in `out`/pretrain, or continue it; a finished one is not run again."""
     display = display or Display(recipe)
-    directory = RunDirectory(out / FOLDER, pretrain_settings(config), to_toml(config))
+    text = to_toml(replace(config, allow_changes=False))  # a permission for this once, not a setting of the run
+    settings = pretrain_settings(config)
+    with RunDirectory(out / FOLDER, settings, text, allow_changes=config.allow_changes) as directory:
+        return _pretrain_in(directory, config, recipe, display)
+
+
+def _pretrain_in(directory: RunDirectory, config: RunConfig, recipe: str, display: Display) -> Run:
     task, loaders = build_pretraining(config, display)
+    directory.check_data(loaders)
     done = finished_run(task, directory, len(loaders.train), pretrain_train(config))
     if done is None:
         directory.update_manifest(recipe=recipe, stage=FOLDER, command=shlex.join(["relatum", *sys.argv[1:]]))

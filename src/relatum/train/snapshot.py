@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from relatum.errors import CheckpointError
-from relatum.train.checkpoint import State, flatten_optimizer, restore_optimizer
+from relatum.train.checkpoint import State
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,34 @@ def put_back(state: State, model: nn.Module, ema: nn.Module | None, optimizer: t
             f"the checkpoint is of another model or optimizer than this run ({error}); start a new run directory."
         ) from error
     _set_random_states(state.part("rng"))
+
+
+def flatten_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Take an optimizer's state apart into tensors by name and JSON values."""
+    state = optimizer.state_dict()
+    tensors: dict[str, Tensor] = {}
+    values: dict[str, Any] = {}
+    for index, entry in state["state"].items():
+        for name, value in entry.items():
+            if isinstance(value, Tensor):
+                tensors[f"{index}.{name}"] = value
+            else:
+                values[f"{index}.{name}"] = value
+    groups = [{k: v for k, v in group.items() if k != "params"} for group in state["param_groups"]]
+    return tensors, {"state": values, "groups": groups}
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], values: Any) -> None:
+    """Put back what `flatten_optimizer` took apart."""
+    state: dict[int, dict[str, Any]] = {}
+    for key, value in {**tensors, **values["state"]}.items():
+        index, name = key.split(".", 1)
+        state.setdefault(int(index), {})[name] = value
+    fresh = optimizer.state_dict()["param_groups"]
+    if len(fresh) != len(values["groups"]):
+        raise CheckpointError("the checkpoint has other parameter groups than this run; start a new run directory.")
+    groups = [{**saved, "params": now["params"]} for saved, now in zip(values["groups"], fresh, strict=True)]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
 def _random_states() -> dict[str, Tensor]:
