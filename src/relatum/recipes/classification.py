@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from relatum.processes import is_first
 from relatum.recipes.reopen import reopen
 from relatum.relation import Relation, attach
 from relatum.relation.build import build_spec, stream_weights
-from relatum.train import ClassificationTask, Display, Run, RunDirectory, fit
+from relatum.train import ClassificationTask, Display, Run, RunDirectory, fit, open_run
 from relatum.train.device import pick_device
 from relatum.train.run import finished_run
 from relatum.trained import load_relation
@@ -74,8 +75,17 @@ def run(config: RunConfig, recipe: str, out: Path, display: Display | None = Non
     """
     check(config, f"recipe {recipe}")
     display = display or Display(recipe, quiet=not is_first())
-    directory = RunDirectory(out, to_dict(config), to_toml(config)) if is_first() else None
+    kept = replace(config, allow_changes=False)  # a permission for this once, not a setting of the run
+    with open_run(out, to_dict(kept), to_toml(kept), allow_changes=config.allow_changes) as directory:
+        return _run_in(directory, config, recipe, out, display, encoder)
+
+
+def _run_in(
+    directory: RunDirectory | None, config: RunConfig, recipe: str, out: Path, display: Display, encoder: str
+) -> Run:
     task, loaders = build(config, display, encoder)
+    if directory is not None:
+        directory.check_data(loaders)
     before = finished_run(task, directory, len(loaders.train), config.train)
     if before is not None:
         display.say(f"{out} is finished already.")

@@ -21,7 +21,7 @@ from relatum.recipes.pretraining_settings import autoencoder_arguments, pretrain
 from relatum.relation import Relation, attach
 from relatum.relation.build import build_spec, stream_weights
 from relatum.relation.relation import MODULE_NAME
-from relatum.train import Display, MaskedTask, Run, RunDirectory, fit
+from relatum.train import Display, MaskedTask, Run, RunDirectory, fit, open_run
 from relatum.train.checkpoint import latest_checkpoint, write_atomically
 from relatum.train.device import pick_device
 from relatum.train.run import finished_run
@@ -60,10 +60,19 @@ def build_pretraining(config: RunConfig, display: Display | None = None) -> tupl
 
 def pretrain(config: RunConfig, recipe: str, out: Path, display: Display | None = None) -> Run:
     """Run the first stage of a recipe in `out`/pretrain, or continue it; a finished one is not run again."""
-    folder, first = out / FOLDER, is_first()
-    display = display or Display(recipe, quiet=not first)
-    directory = RunDirectory(folder, pretrain_settings(config), to_toml(config)) if first else None
+    display = display or Display(recipe, quiet=not is_first())
+    text = to_toml(replace(config, allow_changes=False))  # a permission for this once, not a setting of the run
+    settings = pretrain_settings(config)
+    with open_run(out / FOLDER, settings, text, allow_changes=config.allow_changes) as directory:
+        done = _pretrain_in(directory, config, recipe, out / FOLDER, display)
+    wait()  # the next stage of all processes reads what the first has written
+    return done
+
+
+def _pretrain_in(directory: RunDirectory | None, config: RunConfig, recipe: str, folder: Path, display: Display) -> Run:
     task, loaders = build_pretraining(config, display)
+    if directory is not None:
+        directory.check_data(loaders)
     done = finished_run(task, directory, len(loaders.train), pretrain_train(config))
     if done is None:
         if directory is not None:
@@ -72,10 +81,9 @@ def pretrain(config: RunConfig, recipe: str, out: Path, display: Display | None 
         done = fit(task, loaders, pretrain_train(config), out=directory, values=values, display=display)
     else:
         display.say(f"{folder} is finished already.")
-    if done.status == "finished" and first:
+    if done.status == "finished" and is_first():
         save_encoder(load_autoencoder(folder), folder / ENCODER_FILE)
         _judge(config, folder, display)
-    wait()  # the next stage of all processes reads what the first has written
     return done
 
 

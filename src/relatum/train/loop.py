@@ -28,8 +28,8 @@ from relatum.train.meter import MetricsLog
 from relatum.train.nonfinite import GoBack, not_finite, require_finite_weights
 from relatum.train.optim import build_optimizer, learning_rate, scaled_to_batch, set_learning_rate
 from relatum.train.parallel import Parallel, check_shares, epoch_seed
-from relatum.train.record import RunDirectory, surroundings
-from relatum.train.run import Run, data_fingerprint, finished_run, steps_per_epoch
+from relatum.train.record import RunDirectory, open_run, surroundings
+from relatum.train.run import Run, finished_run, steps_per_epoch
 from relatum.train.snapshot import Position, put_back, take_snapshot
 from relatum.train.steps import StepGuard
 from relatum.train.task import Measured, Task
@@ -59,9 +59,11 @@ def fit(
     """
     config, evaluation = config or TrainConfig(), evaluation or EvalConfig()
     if out is not None and not isinstance(out, RunDirectory):
-        settings = {"train": asdict(config), "evaluate": asdict(evaluation)}
-        settings |= {"task": task.fingerprint(), "data": data_fingerprint(loaders)}
-        out = RunDirectory(out, settings) if is_first() else None
+        settings = {"train": asdict(config), "evaluate": asdict(evaluation), "task": task.fingerprint()}
+        with open_run(Path(out), {**settings, "data": {"batch_size": loaders.train.batch_size}}) as opened:
+            if opened is not None:
+                opened.check_data(loaders)
+            return fit(task, loaders, config, out=opened, evaluation=evaluation, values=values, display=display)
     before = finished_run(task, out, len(loaders.train), config)
     if before is not None:
         return before
@@ -104,6 +106,7 @@ class _Trainer:
         self.ema = ModelEmaV3(task.model, decay=config.ema) if config.ema else None
         self.log = MetricsLog(directory, tensorboard=config.tensorboard)
         self.steps_per_epoch = steps_per_epoch(len(loaders.train), config)
+        self.images_per_batch = loaders.train.batch_size * world()
         self.position = Position()
         self.guard = StepGuard(task, config, self.device, directory, display, kept=self.kept)
         self.left_out = self.guard.left_out
@@ -294,7 +297,8 @@ class _Trainer:
             return
         require_finite_weights(self.position.step, self.task.model, self._measured_model)
         state = take_snapshot(self.task.model, None if self.ema is None else self.ema.module, self.optimizer)
-        progress = {"position": asdict(self.position), "seconds": self.seconds, "log": self.log.state()}
+        progress = {"position": asdict(self.position), "images_per_batch": self.images_per_batch}
+        progress |= {"seconds": self.seconds, "log": self.log.state()}
         state.values |= {**self.values, **progress, "nonfinite": self.left_out.places}
         if self.directory is not None:
             save_checkpoint(self.directory.checkpoints, state, self.position.step)
@@ -316,12 +320,14 @@ class _Trainer:
         state = from_first(None if self.directory is None else self._last_checkpoint(self.directory))
         if state is not None:
             put_back(state, self.task.model, None if self.ema is None else self.ema.module, self.optimizer)
-            self.position = Position(**state.values["position"])
+            before = state.values.get("images_per_batch", self.images_per_batch)
+            steps = (self.config.accumulate, self.steps_per_epoch)
+            self.position = Position(**state.values["position"]).with_batches_of(self.images_per_batch, before, *steps)
             self.seconds = state.values["seconds"]
             self.log.restore(state.values["log"])
             self.left_out.restore(state.values.get("nonfinite", []))
         if self.directory is not None:
-            self.directory.keep_metrics(self.log.rows)
+            self.log.rows = self.directory.keep_metrics(self.log.rows)
             if state is not None:
                 self.display.say(f"Continuing {self.directory.path} after step {self.position.step}.")
         return state is not None
@@ -330,15 +336,13 @@ class _Trainer:
         state, problems = latest_checkpoint(directory.checkpoints)
         for problem in problems:
             self.display.say(problem)
-        if state is None and problems:
-            self.display.say("No checkpoint is whole: starting from the beginning.")
         return state
 
     def _describe(self, status: str) -> None:
         if self.directory is None:
             return
         first = {} if "versions" in self.directory.manifest else surroundings()
-        images = self._progress * len(self.loaders.train) * self.loaders.train.batch_size * world()
+        images = self._progress * len(self.loaders.train) * self.images_per_batch
         self.directory.update_manifest(
             **first,
             **facts(self.task, self.loaders, self.config, self.device, self.precision),

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from relatum.config import TrainConfig
-from relatum.data.loaders import Loaders
 from relatum.processes import from_first
 from relatum.train.record import RunDirectory
 from relatum.train.task import Measured, Task
@@ -37,12 +36,6 @@ class Run:
 def steps_per_epoch(batches: int, config: TrainConfig) -> int:
     """Optimizer steps in an epoch of `batches` micro-batches; the last step may accumulate fewer."""
     return math.ceil(batches / config.accumulate)
-
-
-def data_fingerprint(loaders: Loaders) -> dict[str, Any]:
-    """Enough of the data to notice that a run directory is used for another."""
-    splits = {split: len(loader.source) for split, loader in loaders.evals.items()}
-    return {"counts": loaders.prior.counts.tolist(), "evals": splits, "batch_size": loaders.train.batch_size}
 
 
 def finished_run(task: Task, directory: RunDirectory | None, batches: int, config: TrainConfig) -> Run | None:
