@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from relatum.arguments import override
+from relatum.arguments import full_names, override
 from relatum.config_files import check
 from relatum.errors import ConfigError
 from relatum.sweep.grid import OWN, parse_points, parse_seeds
@@ -119,14 +119,15 @@ def prepare(recipe_name: str, words: Words) -> tuple[Base, list[Job]]:
     from relatum.recipes.catalog import find_recipe
 
     recipe = find_recipe(recipe_name)
-    overridden = _overridden(words.rest)
-    config = override(recipe.config(), f"relatum train {recipe_name}", words.rest, recipe.title)
+    rest = full_names(recipe.config(), words.rest)
+    overridden = _overridden(rest)
+    config = override(recipe.config(), f"relatum train {recipe_name}", rest, recipe.title)
     check(config, "command line")
     if "finetune" not in config.stages:
         raise ConfigError("a sweep compares fine-tuned runs: --stages pretrain leaves nothing to compare.")
     points, seeds = parse_points(words.over, config, overridden), parse_seeds(words.seeds)
     folder = Path(words.out or f"runs/sweep-{recipe.name.replace('/', '-')}")
-    base = Base(recipe_name, config, tuple(words.rest), folder)
+    base = Base(recipe_name, config, tuple(rest), folder)
     return base, plan_jobs(base, points, seeds)
 
 

@@ -17,20 +17,20 @@ from relatum.batch import Batch
 from relatum.config import EvalConfig, TrainConfig
 from relatum.data.loaders import Loaders
 from relatum.errors import TrainingError
-from relatum.processes import from_first, is_first, share_buffers, world
-from relatum.train.checkpoint import State, latest_checkpoint, save_checkpoint
+from relatum.processes import is_first, share_buffers, world
 from relatum.train.describe import facts
 from relatum.train.device import autocast, pick_device, pick_precision
 from relatum.train.display import Display
 from relatum.train.guard import Interrupts, check_batches
+from relatum.train.keeping import Keeper
 from relatum.train.memory import memory_explained
 from relatum.train.meter import MetricsLog
-from relatum.train.nonfinite import GoBack, not_finite, require_finite_weights
+from relatum.train.nonfinite import GoBack, LeftOut, not_finite
 from relatum.train.optim import build_optimizer, learning_rate, scaled_to_batch, set_learning_rate
 from relatum.train.parallel import Parallel, check_shares, epoch_seed
 from relatum.train.record import RunDirectory, open_run, surroundings
 from relatum.train.run import Run, finished_run, steps_per_epoch
-from relatum.train.snapshot import Position, put_back, take_snapshot
+from relatum.train.snapshot import Position
 from relatum.train.steps import StepGuard
 from relatum.train.task import Measured, Task
 
@@ -92,8 +92,7 @@ class _Trainer:
         check_batches(task, loaders, config)
         config = scaled_to_batch(config, loaders.train.batch_size * world())
         self.task, self.loaders, self.config, self.evaluation = task, loaders, config, evaluation
-        self.directory, self.values, self.display = directory, values, display
-        self.kept = from_first(directory is not None)  # the first process writes what all of them need
+        self.directory, self.display = directory, display
         if config.threads:
             torch.set_num_threads(config.threads)
         self.device = pick_device(config.device)
@@ -108,8 +107,20 @@ class _Trainer:
         self.steps_per_epoch = steps_per_epoch(len(loaders.train), config)
         self.images_per_batch = loaders.train.batch_size * world()
         self.position = Position()
-        self.guard = StepGuard(task, config, self.device, directory, display, kept=self.kept)
-        self.left_out = self.guard.left_out
+        self.left_out = LeftOut(config.nonfinite_limit)
+        average = None if self.ema is None else self.ema.module
+        self.keeper = Keeper(
+            directory,
+            task.model,
+            average,
+            self.optimizer,
+            self.log,
+            self.left_out,
+            display,
+            values,
+            self.images_per_batch,
+        )
+        self.guard = StepGuard(task, config, self.device, self.left_out, directory, display, kept=self.keeper.kept)
         self.seconds, self._clock = 0.0, 0.0
 
     # -- the run -----------------------------------------------------------------------------------------------
@@ -293,15 +304,7 @@ class _Trainer:
     # -- keeping and continuing --------------------------------------------------------------------------------
 
     def _save(self) -> None:
-        if not self.kept:
-            return
-        require_finite_weights(self.position.step, self.task.model, self._measured_model)
-        state = take_snapshot(self.task.model, None if self.ema is None else self.ema.module, self.optimizer)
-        progress = {"position": asdict(self.position), "images_per_batch": self.images_per_batch}
-        progress |= {"seconds": self.seconds, "log": self.log.state()}
-        state.values |= {**self.values, **progress, "nonfinite": self.left_out.places}
-        if self.directory is not None:
-            save_checkpoint(self.directory.checkpoints, state, self.position.step)
+        self.keeper.save(self.position, self.seconds)
 
     def _resume(self) -> None:
         """Continue what the run directory holds; a run that may go back can go back to its start, too."""
@@ -317,26 +320,10 @@ class _Trainer:
 
     def _restore(self) -> bool:
         """Put back the newest checkpoint that is whole; False if there is none."""
-        state = from_first(None if self.directory is None else self._last_checkpoint(self.directory))
-        if state is not None:
-            put_back(state, self.task.model, None if self.ema is None else self.ema.module, self.optimizer)
-            before = state.values.get("images_per_batch", self.images_per_batch)
-            steps = (self.config.accumulate, self.steps_per_epoch)
-            self.position = Position(**state.values["position"]).with_batches_of(self.images_per_batch, before, *steps)
-            self.seconds = state.values["seconds"]
-            self.log.restore(state.values["log"])
-            self.left_out.restore(state.values.get("nonfinite", []))
-        if self.directory is not None:
-            self.log.rows = self.directory.keep_metrics(self.log.rows)
-            if state is not None:
-                self.display.say(f"Continuing {self.directory.path} after step {self.position.step}.")
-        return state is not None
-
-    def _last_checkpoint(self, directory: RunDirectory) -> State | None:
-        state, problems = latest_checkpoint(directory.checkpoints)
-        for problem in problems:
-            self.display.say(problem)
-        return state
+        found = self.keeper.restore(self.config.accumulate, self.steps_per_epoch)
+        if found is not None:
+            self.position, self.seconds = found
+        return found is not None
 
     def _describe(self, status: str) -> None:
         if self.directory is None:

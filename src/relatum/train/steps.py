@@ -25,8 +25,9 @@ class StepGuard:
 
     Args:
         task: the task that is trained.
-        config: on_nonfinite and nonfinite_limit.
+        config: on_nonfinite.
         device: where it computes.
+        left_out: the batches that are left out.
         directory: where failure.json and the count go; None writes nothing.
         display: where the sentence goes.
         kept: whether the run is kept; of several processes only the first has the directory.
@@ -37,6 +38,7 @@ class StepGuard:
         task: Task,
         config: TrainConfig,
         device: torch.device,
+        left_out: LeftOut,
         directory: RunDirectory | None,
         display: Display,
         kept: bool = True,
@@ -45,7 +47,7 @@ class StepGuard:
             raise ConfigError("train.on_nonfinite rollback needs a run directory to go back in; give out, or use skip.")
         self.task, self.directory, self.display = task, directory, display
         self.policy = config.on_nonfinite
-        self.left_out = LeftOut(config.nonfinite_limit)
+        self.left_out = left_out
         self._before = Before(task, device)
 
     def begin(self) -> None:
