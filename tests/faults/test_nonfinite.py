@@ -18,7 +18,10 @@ from timm.utils import ModelEmaV3
 from tiny import Talk, assert_as_if_nothing_happened, assert_same_bits, loaders, newest, quiet, rows, task
 
 from relatum.errors import ConfigError, TrainingError
-from relatum.train import fit
+from relatum.models import create_model
+from relatum.objectives import CrossEntropy
+from relatum.relation import BatchFormer, BatchFormerV2, attach
+from relatum.train import ClassificationTask, fit
 from relatum.train.checkpoint import load_checkpoint
 from relatum.train.optim import build_optimizer, learning_rate, set_learning_rate
 
@@ -103,6 +106,28 @@ def test_a_buffer_that_a_module_replaces_is_put_back_too():
     assert built.model.norm.num_batches_tracked == 3
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_step_is_run_again_with_the_same_random_numbers_and_buffers(monkeypatch, precision):
+    """Dropout in model and relation, a drawn related stream, BatchNorm: the second time gives the same loss."""
+    seen = []
+    forward = Harmful.forward
+
+    def look(self, batch):
+        buffers = {name: tensor.clone() for name, tensor in self.named_buffers()}
+        output = forward(self, batch)
+        seen.append((self.model.fuse.harm, buffers, output["logits"].detach(), output["loss"].detach()))
+        return output
+
+    monkeypatch.setattr(Harmful, "forward", look)
+    harmful_fit(None, [(0, 3)], "slope", replace(SHORT, on_nonfinite="skip", precision=precision))
+    assert [harm for harm, *_ in seen] == ["", "", "", "slope", "slope", ""]
+    (_, buffers, logits, loss), (_, buffers_again, logits_again, loss_again) = seen[3:5]
+    assert_same_bits(buffers, buffers_again)
+    assert torch.equal(logits, logits_again)
+    assert torch.equal(loss, loss_again)
+    assert_same_bits(buffers, seen[5][1])  # and what follows starts from there, too
+
+
 # -- the place is found ------------------------------------------------------------------------------------------------
 
 _FOUND = {
@@ -152,6 +177,30 @@ def test_a_bad_layer_of_the_relation_is_named(tmp_path):
     (parts,) = _report(tmp_path)["parts"]
     assert parts["loss/related"] == "nan"
     assert math.isfinite(parts["loss/plain"])
+
+
+_REAL = {
+    "cifar resnet": ("resnet20-cifar", "layer2.0.conv1", None),
+    "in-place activation": ("resnet18", "layer3.0.act1", BatchFormer(heads=2)),
+    "transformer": ("vit-nano-p8", "blocks.2.mlp.fc1", BatchFormerV2(related_fraction=0.5)),
+}
+
+
+@pytest.mark.parametrize("kind", ["forward", "backward"])
+@pytest.mark.parametrize(("name", "layer", "spec"), _REAL.values(), ids=_REAL.keys())
+def test_the_layer_is_found_in_real_models(tmp_path, name, layer, spec, kind):
+    model = create_model(name, 3, **({"img_size": 16} if name.startswith("vit") else {}))
+    relation = None if spec is None else attach(model, spec, num_classes=3)
+
+    def spoil(module, inputs, output):
+        if kind == "forward":
+            return output * math.nan
+        return output.register_hook(lambda gradient: gradient * math.inf) and None
+
+    model.get_submodule(layer).register_forward_hook(spoil)
+    with pytest.raises(TrainingError, match="not finite at step 0"):
+        fit(ClassificationTask(model, CrossEntropy(), relation), loaders(), SHORT, out=tmp_path, display=quiet())
+    assert _report(tmp_path)["first"] == {"kind": kind, "layer": f"model.{layer}", "tensor": "output"}
 
 
 def test_of_two_micro_batches_the_second_is_the_bad_one(tmp_path):
