@@ -17,7 +17,7 @@ from broken_steps import CONFIG, FusedNet, Harmful, harmful_fit, watched_steps
 from timm.utils import ModelEmaV3
 from tiny import Talk, assert_as_if_nothing_happened, assert_same_bits, loaders, newest, quiet, rows, task
 
-from relatum.errors import ConfigError, TrainingError
+from relatum.errors import CheckpointError, ConfigError, TrainingError
 from relatum.models import create_model
 from relatum.objectives import CrossEntropy
 from relatum.relation import BatchFormer, BatchFormerV2, attach
@@ -482,7 +482,7 @@ def test_rollback_with_every_checkpoint_damaged_is_one_clear_error(tmp_path):
                 for path in (tmp_path / "checkpoints").glob("*.safetensors"):
                     path.write_bytes(b"")
 
-    with pytest.raises(TrainingError, match="no whole checkpoint to go back to"):
+    with pytest.raises(CheckpointError, match="No checkpoint is left to continue from"):
         harmful_fit(tmp_path, [(1, 2)], "nan", ROLLBACK, Damage())
 
 

@@ -26,6 +26,7 @@ FREE = (
     "train.on_nonfinite",
     "train.nonfinite_limit",
     "data.workers",
+    "data.eval_batch_size",
     # What these let in or keep out shows in the fingerprint of the data.
     "data.bad_images",
     "data.bad_limit",

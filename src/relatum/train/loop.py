@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from relatum.batch import Batch
 from relatum.config import EvalConfig, TrainConfig
 from relatum.data.loaders import Loaders
-from relatum.errors import TrainingError
 from relatum.processes import is_first, share_buffers, world
 from relatum.train.describe import facts
 from relatum.train.device import autocast, pick_device, pick_precision
@@ -314,8 +313,7 @@ class _Trainer:
     def _go_back(self) -> None:
         """Go on from the last checkpoint, and pass over what was left out since."""
         places = self.left_out.places
-        if not self._restore():
-            raise TrainingError("there is no whole checkpoint to go back to; start a new run directory.")
+        self._restore()  # a run that may go back has kept its very start
         self.left_out.places = places
 
     def _restore(self) -> bool:
