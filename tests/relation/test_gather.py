@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from gather_cases import CASES, V1, all_rows, batch, flat, one_pass, parts
-from processes import join, launch
+from gather_processes import join, launch
 from torch.nn import functional
 
 from relatum import attach

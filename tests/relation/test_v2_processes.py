@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from gather_cases import CLASSES, TWO, V1, V2, Tokens, flat
-from processes import launch
+from gather_processes import launch
 from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel

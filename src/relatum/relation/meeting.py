@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from relatum.errors import ConfigError, TrainingError
+from relatum.errors import ConfigError
 
 _TYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _DIMENSIONS = 6  # of one sample, more than any layer gives
@@ -55,16 +55,18 @@ def meet(features: Tensor, related: int, layers: int, padded: bool, site: str) -
     kind = _TYPES.index(features.dtype) if features.dtype in _TYPES else -1
     gradient = features.requires_grad and torch.is_grad_enabled()
     header = (len(features), related, features.ndim, *shape, kind, padded, gradient, layers)
-    own = torch.tensor(header, dtype=torch.int64, device=features.device)
-    told = [torch.empty_like(own) for _ in range(dist.get_world_size())]
     try:
         group = own_group(features.device)
+        own = torch.tensor(header, dtype=torch.int64, device=_place(group, features.device))
+        told = [torch.empty_like(own) for _ in range(dist.get_world_size())]
         dist.all_gather(told, own, group=group)
     except RuntimeError as error:
-        raise TrainingError(
+        # The error stays what it is, the loss of a connection, for those who handle that.
+        error.add_note(
             f"gather=True at '{site}': this process waited for the samples of the others in vain. All must run the "
             "same model with gather=True, in training mode, for the same number of steps; or another has failed."
-        ) from error
+        )
+        raise
     headers = torch.stack(told).tolist()
     _check_agreement(headers, site)
     samples, counts = (tuple(header[at] for header in headers) for at in range(_MAY_DIFFER))
@@ -86,6 +88,15 @@ def own_group(device: torch.device) -> Any:
         group = dist.new_group(timeout=_timeout(world, device))
         _groups = (weakref.ref(world), weakref.ref(group))
     return group
+
+
+def _place(group: Any, device: torch.device) -> torch.device:
+    """Where a few numbers are exchanged: on the CPU if the group can, for a GPU need not come to rest for it."""
+    try:
+        group._get_backend(torch.device("cpu"))
+    except (AttributeError, RuntimeError):
+        return device
+    return torch.device("cpu")
 
 
 def _timeout(world: Any, device: torch.device) -> Any:
