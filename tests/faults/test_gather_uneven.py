@@ -77,12 +77,18 @@ def uneven(rank, world, folder):
     for name, share in (("weighted", exact), ("unweighted", 1.0)):
         found[name] = gradients(DistributedDataParallel, True, part, share)
     torch.save(found, f"{folder}/{rank}.pt")
+    alone(rank, world, folder)
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory):
+def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("uneven")
     launch(uneven, 2, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def seen(folder):
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in (0, 1)]
 
 
@@ -146,8 +152,7 @@ def wait_for(path):
         time.sleep(0.05)
 
 
-def test_a_process_that_does_not_come_is_noticed(tmp_path):
-    launch(alone, 2, tmp_path)
-    never, no_more = (tmp_path / "words").read_text().splitlines()
+def test_a_process_that_does_not_come_is_noticed(folder):
+    never, no_more = (folder / "words").read_text().splitlines()
     assert never == no_more
     assert "waited for the samples of the others in vain" in never and "same number of steps" in never
