@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from relatum import __version__
+from relatum import __version__, stopping
 from relatum.errors import ConfigError, RelatumError, suggest
 
 VERBS = {
@@ -28,7 +28,6 @@ VERBS = {
     "export": "write the plain model for others: timm folder, torch.export, ONNX",
 }
 EXIT_USER_ERROR = 2
-EXIT_INTERRUPTED = 130
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -40,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
     if args[0] in ("-V", "--version"):
         print(f"relatum {__version__}")
         return 0
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), stopping.stoppable():
         warnings.showwarning = _show_warning
         return _run(args[0], args[1:])
 
@@ -54,7 +53,7 @@ def _run(name: str, args: list[str]) -> int:
         return stop.code if isinstance(stop.code, int) else EXIT_USER_ERROR if stop.code else 0
     except KeyboardInterrupt:
         print("relatum: interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
+        return stopping.exit_code()
     except BrokenPipeError:
         _silence_stdout()
         return 0

@@ -8,6 +8,7 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
+from relatum import stopping
 from relatum.errors import TrainingError
 from relatum.train.record import RunDirectory
 
@@ -27,7 +28,7 @@ def require_finite(loss: float, gradient: float, directory: RunDirectory | None,
 
 
 class Interrupts:
-    """Turn the first Ctrl-C (or SIGTERM) into a wish that the loop honours after the current step.
+    """Turn the first Ctrl-C, SIGTERM or closing of the terminal into a wish that the loop honours after the step.
 
     A second Ctrl-C stops at once.
     """
@@ -38,11 +39,12 @@ class Interrupts:
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in stopping.stop_signals():
                 self._before[number] = signal.signal(number, self._handle)
         return self
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        stopping.note(number)
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
