@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,15 @@ TRAINING = (
     "--train.save-every", "1", "--train.precision", "float32", "--train.threads", "1", "--train.device", "cpu",
 )  # fmt: skip
 STEPS, EPOCH = 16, 4  # of that training on those photos
+
+
+def changed(words: Sequence[object], option: str, value: str) -> list[str]:
+    """Return the words of a command with another value for an option that may stand among them."""
+    found = [str(word) for word in words]
+    if option not in found:
+        return [*found, option, value]
+    found[found.index(option) + 1] = value
+    return found
 
 
 def make_photos(root: Path) -> Path:
