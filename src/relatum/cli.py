@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from relatum import __version__
+from relatum import __version__, stopping
 from relatum.errors import ConfigError, RelatumError, suggest
 from relatum.launch import launched, meet, run_together
 from relatum.out_of_memory import is_out_of_memory
@@ -30,7 +30,6 @@ VERBS = {
     "export": "write the plain model for others: timm folder, torch.export, ONNX",
 }
 EXIT_USER_ERROR = 2
-EXIT_INTERRUPTED = 130
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -42,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
     if args[0] in ("-V", "--version"):
         print(f"relatum {__version__}")
         return 0
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), stopping.stoppable():
         warnings.showwarning = _show_warning
         if launched():
             run_together(lambda speaks: _run(args[0], args[1:], speaks))
@@ -62,7 +61,7 @@ def _run(name: str, args: list[str], speaks: Callable[[], bool] = lambda: True) 
     except KeyboardInterrupt:
         if speaks():
             print("relatum: interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
+        return stopping.exit_code()
     except BrokenPipeError:
         _silence_stdout()
         return 0

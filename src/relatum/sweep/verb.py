@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from relatum import stopping
 from relatum.arguments import full_names, override
 from relatum.config_files import check
 from relatum.errors import ConfigError
@@ -19,7 +20,6 @@ from relatum.sweep.runner import Outcome, Runner
 from relatum.sweep.state import is_finished
 
 EXIT_FAILED = 1
-EXIT_INTERRUPTED = 130
 USAGE = """usage: relatum sweep RECIPE --over KEY=V1,V2,... [--over KEY2=...] [--seeds 0-2]
                      [--jobs 1] [--out DIR] [--dry-run] [--KEY VALUE ...]
        relatum sweep DIR
@@ -80,7 +80,8 @@ def sweep(args: list[str]) -> int:
         outcome = _run(record, jobs, words.jobs, lock)
         if outcome.interrupted:
             _say(f"Interrupted. The same command continues; relatum sweep {base.folder} shows what is there.")
-            return EXIT_INTERRUPTED
+            stopping.tell_next(["sweep", *args])
+            return stopping.exit_code()
         _tell(record, outcome, {job.name for job in jobs})
     _explain(base.folder, outcome)
     return EXIT_FAILED if outcome.failed else 0

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 import warnings
 from types import FrameType, TracebackType
 from typing import Any
 
+from relatum import stopping
 from relatum.config import TrainConfig
 from relatum.data.loaders import Loaders
 from relatum.errors import ConfigError
+from relatum.launch import launched
 from relatum.processes import agreed
 from relatum.train.task import Task
+
+# A Ctrl-C reaches a process of torchrun twice: from the terminal, and handed on by the launcher. Seconds between them.
+_ECHO = 5.0
 
 
 def check_batches(task: Task, loaders: Loaders, config: TrainConfig) -> None:
@@ -29,18 +35,19 @@ def check_batches(task: Task, loaders: Loaders, config: TrainConfig) -> None:
 
 
 class Interrupts:
-    """Turn the first Ctrl-C (or SIGTERM) into a wish that the loop honours after the current step.
+    """Turn the first Ctrl-C, SIGTERM or closing of the terminal into a wish that the loop honours after the step.
 
     A second Ctrl-C stops at once.
     """
 
     def __init__(self) -> None:
         self.requested = self.honoured = False
+        self._since = 0.0
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in stopping.stop_signals():
                 self._before[number] = signal.signal(number, self._handle)
         return self
 
@@ -50,9 +57,11 @@ class Interrupts:
         return self.honoured
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.requested:
+        stopping.note(number)
+        now = time.monotonic()
+        if self.requested and not (launched() and now - self._since < _ECHO):
             raise KeyboardInterrupt
-        self.requested = True
+        self.requested, self._since = True, now
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
