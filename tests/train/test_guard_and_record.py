@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from dataclasses import replace
 
 import pytest
@@ -176,6 +177,52 @@ def test_a_meter_goes_on_from_its_state(tmp_path):
     straight.write_train(3, 1.0)
     second.write_train(3, 1.0)
     assert rows(tmp_path / "a", speed=True) == rows(tmp_path / "b", speed=True)
+
+
+def _three_rows(path, middle=b'{"step": 2}'):
+    run = RunDirectory(path, {})
+    for step in (1, 2, 3):
+        run.append_metrics({"step": step})
+    run.metrics_file.write_bytes(run.metrics_file.read_bytes().replace(b'{"step": 2}', middle))
+    return run
+
+
+def test_rows_after_the_checkpoint_and_half_a_row_are_cut_off(tmp_path):
+    run = _three_rows(tmp_path)
+    with run.metrics_file.open("a") as file:
+        file.write('{"st')
+    assert run.keep_metrics(2) == 2
+    assert rows(tmp_path) == [{"step": 1}, {"step": 2}]
+
+
+@pytest.mark.parametrize("middle", [b'{"step":', b"\0" * 11, b"\xff\xfe", b""], ids=["half", "zeros", "noise", "empty"])
+def test_a_damaged_row_among_those_that_are_kept_is_said_and_moves_no_other_into_its_place(tmp_path, middle):
+    run = _three_rows(tmp_path, middle)
+    with pytest.warns(UserWarning, match=r"metrics.jsonl has lost 1 of its first 2 rows"):
+        assert run.keep_metrics(2) == 1
+    assert rows(tmp_path) == [{"step": 1}]
+
+
+def test_missing_rows_are_said(tmp_path):
+    run = _three_rows(tmp_path)
+    with pytest.warns(UserWarning, match=r"has lost 2 of its first 5 rows"):
+        assert run.keep_metrics(5) == 3
+    run.metrics_file.unlink()
+    with pytest.warns(UserWarning, match=r"has lost 5 of its first 5 rows"):
+        assert run.keep_metrics(5) == 0
+
+
+def test_a_row_is_on_disk_before_anything_counts_on_it(tmp_path, monkeypatch):
+    run, synced, sync = RunDirectory(tmp_path, {}), [], os.fsync
+
+    def look(handle):
+        synced.append(os.readlink(f"/proc/self/fd/{handle}"))
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", look)
+    for _ in range(2):
+        run.append_metrics({"step": 1})
+    assert synced == [str(run.metrics_file), str(tmp_path), str(run.metrics_file)]  # and once the name of the new file
 
 
 # -- manifest.json and the rest ----------------------------------------------------------------------------------------

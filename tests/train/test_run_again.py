@@ -114,6 +114,16 @@ def test_an_unwritable_run_directory_is_one_clear_error(tmp_path):
             fit(task(), loaders(), TRAIN, out=place, display=quiet())
 
 
+def test_settings_that_an_earlier_version_did_not_have_count_as_their_defaults(tmp_path):
+    old = to_dict(RunConfig())
+    del old["evaluate"]["mini_batch"]
+    RunDirectory(tmp_path, old).update_manifest(status="finished")
+    now = replace(RunConfig(), evaluate=replace(RunConfig().evaluate, mini_batch=True))
+    with pytest.raises(ConfigError, match=r"evaluate.mini_batch was None, now True"):
+        RunDirectory(tmp_path, to_dict(now))
+    assert RunDirectory(tmp_path, to_dict(RunConfig())).manifest["status"] == "finished"
+
+
 def test_a_full_disk_while_rows_are_written_is_one_clear_error(tmp_path):
     run = RunDirectory(tmp_path, {})
     run.metrics_file = tmp_path / "checkpoints"  # cannot be opened as a file

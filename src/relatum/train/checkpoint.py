@@ -98,7 +98,7 @@ def latest_checkpoint(folder: Path) -> tuple[State | None, list[str]]:
             return state, [*problems, *passed_over, *doubts]
         except CheckpointError as error:
             reasons.append(str(error))
-    if not reasons:
+    if not reasons and not problems:
         return None, []
     raise CheckpointError(
         f"{' '.join([*problems, *reasons])} No checkpoint is left to continue from, and all files stay as they are. "
