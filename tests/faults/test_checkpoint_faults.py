@@ -47,7 +47,7 @@ def run(stopped, tmp_path) -> Path:
     return Path(shutil.copytree(stopped, tmp_path / "run"))
 
 
-# -- no damaged file is ever taken for a good one ------------------------------------------------------------------------
+# -- no damaged file is ever taken for a good one ----------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def test_neither_a_shorter_nor_a_longer_file_is_taken(sample, length, tail):
     _assert_refused(path)
 
 
-# -- the checkpoint before it ----------------------------------------------------------------------------------------------
+# -- the checkpoint before it ------------------------------------------------------------------------------------------
 
 _DAMAGES = {
     "truncated": lambda path: path.write_bytes(path.read_bytes()[:-100]),
@@ -162,7 +162,7 @@ def test_predictions_of_a_spoilt_run_come_from_the_checkpoint_before_and_say_so(
         assert "Falling back to the checkpoint before it" in capsys.readouterr().err
 
 
-# -- nothing left ----------------------------------------------------------------------------------------------------------
+# -- nothing left ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("damage", _DAMAGES.values(), ids=_DAMAGES.keys())
@@ -189,7 +189,7 @@ def test_with_all_spoilt_every_verb_refuses_by_name_and_touches_nothing(run, pho
     assert after == before
 
 
-# -- what the next save does with a damaged file ---------------------------------------------------------------------------
+# -- what the next save does with a damaged file -----------------------------------------------------------------------
 
 
 def _state(value: float) -> State:

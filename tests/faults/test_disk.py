@@ -120,7 +120,7 @@ def _fill_disk_at(patch: pytest.MonkeyPatch, name: str, at: int) -> list[str]:
     real, met = os.fsync, []
 
     def full(handle: int) -> None:
-        target = Path(os.readlink(f"/proc/self/fd/{handle}")).name
+        target = Path(f"/proc/self/fd/{handle}").readlink().name
         if name in target:
             met.append(target)
             if len(met) == at:

@@ -6,6 +6,7 @@ import json
 import math
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -216,13 +217,13 @@ def test_a_row_is_on_disk_before_anything_counts_on_it(tmp_path, monkeypatch):
     run, synced, sync = RunDirectory(tmp_path, {}), [], os.fsync
 
     def look(handle):
-        synced.append(os.readlink(f"/proc/self/fd/{handle}"))
+        synced.append(Path(f"/proc/self/fd/{handle}").readlink())
         sync(handle)
 
     monkeypatch.setattr(os, "fsync", look)
     for _ in range(2):
         run.append_metrics({"step": 1})
-    assert synced == [str(run.metrics_file), str(tmp_path), str(run.metrics_file)]  # and once the name of the new file
+    assert synced == [run.metrics_file, tmp_path, run.metrics_file]  # and once the name of the new file
 
 
 # -- manifest.json and the rest ----------------------------------------------------------------------------------------
