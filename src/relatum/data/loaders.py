@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from relatum.data.augment.mixing import Mixer
 from relatum.data.augment.pipeline import TrainAugment, build_augment
 from relatum.data.memory import Progress, decode_all, held_smaller, lives_in_memory, stored_side
 from relatum.data.preprocess import SMALL_IMAGE, Preprocess
+from relatum.data.quarantine import Quarantine, set_aside
 from relatum.data.sampler_base import Sampler
 from relatum.data.samplers import build_sampler
 from relatum.data.seeding import generator_for
@@ -157,12 +158,14 @@ class Loaders:
         evals: one loader for each of "val" and "test" that exists.
         prior: class names and counts of the training split.
         preprocess: what evaluation and prediction do to an image.
+        quarantine: the images that were set aside since they cannot be read; the others are all there, in their order.
     """
 
     train: TrainLoader
     evals: dict[str, EvalLoader]
     prior: ClassPrior
     preprocess: Preprocess
+    quarantine: Quarantine = field(default_factory=Quarantine)
 
 
 def build_loaders(
@@ -182,7 +185,7 @@ def build_loaders(
         epochs: length of the training, which some samplers need.
         rank: this process.
         world: number of processes.
-        progress: called with (done, total) while images are decoded into memory.
+        progress: called with (done, total) while images are checked or decoded into memory.
     """
     return loaders_from_splits(
         open_splits(config), config, seed=seed, epochs=epochs, rank=rank, world=world, progress=progress
@@ -204,6 +207,9 @@ def loaders_from_splits(
     The arguments are those of `build_loaders`; the settings of `config` that say where the data is are not used.
     """
     _check_splits(splits)
+    quarantine = Quarantine()
+    if config.bad_images == "quarantine":
+        splits, quarantine = set_aside(splits, config, progress)
     train, total = splits["train"], sum(map(len, splits.values()))
     sampler = build_sampler(config, train.targets, train.num_classes, seed=seed, epochs=epochs, rank=rank, world=world)
     evals = {
@@ -212,7 +218,7 @@ def loaders_from_splits(
         if name != "train"
     }
     loader = _train_loader(train, config, sampler, seed, total, progress)
-    return Loaders(loader, evals, train.prior(), Preprocess.from_config(config))
+    return Loaders(loader, evals, train.prior(), Preprocess.from_config(config), quarantine)
 
 
 def _train_loader(
