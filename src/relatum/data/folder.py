@@ -100,8 +100,8 @@ def _read_split(folder: Path, names: list[str], split: str) -> FileSource:
     for name in sorted_names(class_folders(folder)):
         if name not in ids:
             raise DataError(
-                f"class folder {shown(folder / name)} is not among the {len(names)} known classes; add the class to the "
-                f"training data, or remove or rename the folder: {_nearest_class(name, names)}"
+                f"class folder {shown(folder / name)} is not among the {len(names)} known classes; add the class to "
+                f"the training data, or remove or rename the folder: {_nearest_class(name, names)}"
             )
         images = images_below(folder / name)
         if not images:
