@@ -15,7 +15,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from relatum.data.files import open_regular, opening_problem, shown
 from relatum.errors import DataError
 
-FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "PPM", "MPO", "JPEG2000", "AVIF")
+FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF")
 """What is read, whatever a file is called. PIL knows more; some of it runs other programs (EPS)."""
 PIXEL_LIMIT = 89_478_485
 """Largest number of pixels, the size above which PIL warns; it is checked before any memory is taken for them."""

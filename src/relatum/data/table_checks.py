@@ -42,8 +42,16 @@ class Entries:
     lines: npt.NDArray[np.int64]
 
 
-def text_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a UTF-8 text, plain or gzipped (`.gz`), with their ends; a DataError says what it is instead."""
+def text_lines(path: Path, what: str = "") -> Iterator[str]:
+    """Yield the lines of a UTF-8 text, plain or gzipped (`.gz`), with their ends.
+
+    Args:
+        path: the file.
+        what: it should be, for messages: "class names ".
+
+    Raises:
+        DataError: it is no such text; the message says what it is instead, and in which line.
+    """
     try:
         with open_regular(path) as file, io.TextIOWrapper(_unzipped(file, path), "utf-8-sig", newline="") as text:
             for number, line in enumerate(text, 1):
@@ -54,7 +62,9 @@ def text_lines(path: Path) -> Iterator[str]:
         raise DataError(f"{shown(path)} {_foreign_text(path)} Save it as UTF-8.") from error
     except (OSError, EOFError, zlib.error) as error:
         reason = opening_problem(error, path) if isinstance(error, OSError) else str(error)
-        raise DataError(f"cannot read {shown(path)}: {reason}. Give a text file in UTF-8, plain or as .gz.") from error
+        raise DataError(
+            f"cannot read {what}{shown(path)}: {reason}. Give a text file in UTF-8, plain or as .gz."
+        ) from error
 
 
 def _unzipped(file: IO[bytes], path: Path) -> IO[bytes]:
@@ -145,8 +155,8 @@ def check_repeats(tables: Sequence[Entries]) -> None:
     surplus = sum(len(group) - 1 for group in groups)
     warnings.warn(
         f"{_place(tables, second)} lists {shown(paths[second])} again, after {_place(tables, first)}: "
-        f"{surplus:,} {'row names' if surplus == 1 else 'rows name'} an image for a second time. Each counts as one more "
-        "sample, and one that is in two splits is trained on and tested on; `relatum inspect` lists them.",
+        f"{surplus:,} {'row names' if surplus == 1 else 'rows name'} an image for a second time. Each counts as one "
+        "more sample, and one that is in two splits is trained on and tested on; `relatum inspect` lists them.",
         UserWarning,
         stacklevel=3,
     )

@@ -303,8 +303,8 @@ def _pairs(path: Path, complain: Complain) -> Iterator[tuple[int, str, int]]:
             yield number, pair[0], int(pair[1])
         elif pair:
             complain(
-                f"{shown(path)}, line {number}: '{shown(line.strip())[:200]}' is not `path label` with a whole number as "
-                "label; correct the line, or use a CSV file for class names."
+                f"{shown(path)}, line {number}: '{shown(line.strip())[:200]}' is not `path label` with a whole number "
+                "as label; correct the line, or use a CSV file for class names."
             )
 
 
