@@ -331,30 +331,32 @@ def _read_around(config: DataConfig, refusal: DataError) -> _Opened:
     kind, opened = data_kind(config), _Opened({})
     # what is wrong with the file of the names themselves cannot be read around
     names = read_class_names(config.class_names)
-    if kind == "folder" and Path(config.root).is_dir() and names is None:
-        opened.splits, opened.empty = _folder_with_gaps(Path(config.root), opened.bad_folders.append)
+    if kind == "folder" and Path(config.root).is_dir():
+        opened.splits, opened.empty = _folder_with_gaps(Path(config.root), names or [], opened.bad_folders.append)
         opened.bad_folders = list(dict.fromkeys(opened.bad_folders))  # some folders are looked at twice
     elif kind == "csv":
         opened.splits, _ = csv_splits(config.root, class_names=names, complain=opened.bad_rows.append)
     elif kind == "list":
         files = (config.train_list, config.val_list, config.test_list)
         opened.splits, _ = list_splits(*files, config.root, names, opened.bad_rows.append)
-    if not opened.splits.get("train"):
+    if "train" not in opened.splits:
         raise refusal
     return opened
 
 
-def _folder_with_gaps(root: Path, complain: Complain) -> tuple[dict[str, ImageSource], EmptyClasses]:
-    """Read class folders of which some are empty, or are in one split only."""
+def _folder_with_gaps(root: Path, known: list[str], complain: Complain) -> tuple[dict[str, ImageSource], EmptyClasses]:
+    """Read class folders of which some are empty, in one split only, or not among the `known` names."""
     listed = {
         split: {name: images_below(folder / name, complain) for name in sorted_names(class_folders(folder, complain))}
         for split, folder in split_folders(root, complain).items()
     }
-    names = sorted_names(list(dict.fromkeys(name for classes in listed.values() for name in classes)))
+    found = dict.fromkeys(name for classes in listed.values() for name in classes)
+    names = [*known, *sorted_names([name for name in found if name not in known])]
     ids = {name: k for k, name in enumerate(names)}
     sources: dict[str, ImageSource] = {}
     for split, classes in listed.items():
         paths = [path for images in classes.values() for path in images]
         targets = [ids[name] for name, images in classes.items() for _ in images]
         sources[split] = FileSource(paths, np.array(targets, dtype=np.int64), names, name=f"{root} ({split})")
-    return sources, {s: tuple(shown(n) for n, images in found.items() if not images) for s, found in listed.items()}
+    empty = {s: tuple(shown(n) for n, images in classes.items() if not images) for s, classes in listed.items()}
+    return sources, empty

@@ -17,6 +17,7 @@ from relatum.errors import CheckpointError, ConfigError
 from relatum.evaluate.probe import probe_encoder
 from relatum.models.mae import MaskedAutoencoder, create_mae, save_encoder
 from relatum.recipes.pretraining_settings import autoencoder_arguments, pretrain_data, pretrain_settings, pretrain_train
+from relatum.recipes.quarantined import note_quarantine
 from relatum.relation import Relation, attach
 from relatum.relation.build import build_spec, stream_weights
 from relatum.relation.relation import MODULE_NAME
@@ -64,8 +65,9 @@ def pretrain(config: RunConfig, recipe: str, out: Path, display: Display | None 
     task, loaders = build_pretraining(config, display)
     done = finished_run(task, directory, len(loaders.train), pretrain_train(config))
     if done is None:
+        set_aside = note_quarantine(config, loaders, directory, display)
         directory.update_manifest(recipe=recipe, stage=FOLDER, command=shlex.join(["relatum", *sys.argv[1:]]))
-        values = {"masked": autoencoder_arguments(config), "preprocess": loaders.preprocess.to_dict()}
+        values = {"masked": autoencoder_arguments(config), "preprocess": loaders.preprocess.to_dict(), **set_aside}
         done = fit(task, loaders, pretrain_train(config), out=directory, values=values, display=display)
     else:
         display.say(f"{directory.path} is finished already.")
