@@ -309,4 +309,4 @@ def _pairs(path: Path, complain: Complain) -> Iterator[tuple[int, str, int]]:
 
 
 def _is_entry(label: str) -> bool:
-    return label.isascii() and label.lstrip("+-").isdigit() and len(label) < 19
+    return label.lstrip("+-").isdecimal() and len(label) < 19
