@@ -6,6 +6,7 @@ import json as json_format
 import shlex
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,7 +15,7 @@ from rich.console import Console
 
 from relatum import stopping
 from relatum.arguments import call, override
-from relatum.config import EvalConfig
+from relatum.config import DataConfig, EvalConfig
 from relatum.config_files import check
 from relatum.errors import ConfigError, DataError, suggest
 from relatum.terminal import bar, print_pretraining, print_scores, tracked
@@ -24,6 +25,7 @@ Runs = Annotated[tuple[Path, ...], tyro.conf.arg(metavar="RUN ...", help_behavio
 Images = Annotated[tuple[Path, ...], tyro.conf.arg(metavar="IMAGE ...", help_behavior_hint="(required)")]
 RecipeName = Annotated[str, tyro.conf.arg(metavar="RECIPE")]
 MaybePath = Annotated[Path | None, tyro.conf.arg(metavar="PATH", help_behavior_hint="")]
+MaybePlace = Annotated[Path | None, tyro.conf.arg(metavar="[PATH]", help_behavior_hint="")]
 Flag = Annotated[bool, tyro.conf.arg(help_behavior_hint="")]
 ShotRule = Literal["standard", "oltr", "mislas", "prior-lt", "cifar10", "thirds"]
 Format = Literal["table", "csv", "json"]
@@ -55,22 +57,47 @@ def demo(args: list[str]) -> int:
 def inspect(args: list[str]) -> None:
     """`relatum inspect PATH`."""
 
-    def run(path: Path, /, json: Flag = False, plot: Path = Path("class-counts.png"), workers: int = 2) -> None:
+    def run(
+        path: MaybePlace = None,
+        /,
+        recipe: Annotated[str, tyro.conf.arg(metavar="RECIPE", help_behavior_hint="")] = "",
+        train_list: MaybePath = None,
+        val_list: MaybePath = None,
+        test_list: MaybePath = None,
+        class_names: MaybePath = None,
+        counts_only: Flag = False,
+        json: Flag = False,
+        plot: Path = Path("class-counts.png"),
+        workers: int = 2,
+    ) -> None:
         """Count classes, find rare ones, broken and duplicate files, and say what to do.
 
         Args:
-            path: folder of class folders (with or without train/val/test), CSV file, or CIFAR folder.
+            path: folder of class folders (with or without train/val/test), CSV file, CIFAR folder, or image root of
+                lists.
+            recipe: take the data settings of this recipe (layout, lists, long-tail cut); PATH replaces its data.root.
+            train_list: `path label` list of the training images, plain or gzipped.
+            val_list: the same of the validation images.
+            test_list: the same of the test images.
+            class_names: file with one class name per line, in the order of the class ids.
+            counts_only: count what is listed without looking into a file.
             json: print everything as JSON and draw nothing.
             plot: where to write the picture of the class counts.
             workers: files read at a time.
         """
         from relatum.data.inspect import inspect_data
         from relatum.data.inspect_view import plot_counts, render
+        from relatum.recipes.catalog import find_recipe
 
         if workers < 1:
             raise ConfigError(f"--workers is {workers}; it must be at least 1.")
+        given = {"root": path, "train_list": train_list, "val_list": val_list, "test_list": test_list}
+        named = {key: str(value) for key, value in {**given, "class_names": class_names}.items() if value is not None}
+        if not recipe and not named.keys() & {"root", "train_list"}:
+            raise ConfigError("relatum inspect needs PATH, --train-list or --recipe (see relatum inspect --help)")
+        config = replace(find_recipe(recipe).config().data if recipe else DataConfig(), **named)  # type: ignore[arg-type]
         with bar("reading images") as show:
-            found = inspect_data(path, workers=workers, progress=show)
+            found = inspect_data(config, workers=workers, limit=0 if counts_only else None, progress=show)
         if json:
             print(json_format.dumps(found.to_dict(), indent=1))
             return

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from relatum.data.inspect_files import TINY_SIDE
+from relatum.data.inspect_files import REMARKS, TINY_SIDE
 
 if TYPE_CHECKING:
     from relatum.data.inspect import Inspection
@@ -28,7 +28,8 @@ class Finding:
     """One kind of problem in the data.
 
     Args:
-        kind: unreadable, leak, label-conflict, empty-class, missing-class, single-image, repeat, tiny or odd-shape.
+        kind: unreadable, bad-row, bad-folder, leak, label-conflict, empty-class, one-class, missing-class, look-alike,
+            single-image, repeat, tiny, odd-shape, or one of the remarks wrong-suffix, animated, rotated, converted.
         severity: "error" (mend before training), "warning" or "note".
         count: how many images, groups or classes.
         text: the problem in words.
@@ -45,19 +46,24 @@ class Finding:
 def find_problems(inspection: Inspection) -> tuple[Finding, ...]:
     """List what is wrong with the data, worst first; nothing for clean data."""
     found = (
-        _finding("unreadable", "error", "{} cannot be read", "image", _notes(inspection, "unreadable")),
+        _finding("unreadable", "error", "{} cannot be read", "image", _unreadable(inspection)),
+        _finding("bad-row", "error", "{} of the table cannot be used", "line", inspection.bad_rows),
+        _finding("bad-folder", "error", "{} cannot be read or followed", "folder", inspection.bad_folders),
         _finding("leak", "error", "{} across splits", "duplicate", _groups(inspection, "across_splits")),
         _finding(
             "label-conflict", "error", "{} with different labels", "duplicate", _groups(inspection, "label_conflict")
         ),
         _finding("empty-class", "error", "{} without images", "class folder", _classes(inspection, "empty_classes")),
+        _finding("one-class", "error", "{} in all: nothing to tell apart", "class", _only_class(inspection)),
         _finding(
             "missing-class", "warning", "{} absent from a split", "class", _classes(inspection, "missing_classes")
         ),
+        _finding("look-alike", "warning", "{} that look alike", "class name", _look_alikes(inspection)),
         _finding("single-image", "warning", "{} with one training image", "class", _single_images(inspection)),
         _finding("repeat", "warning", "{} within a class", "duplicate", _groups(inspection, "repeated")),
         _finding("tiny", "note", f"{{}} with a side below {TINY_SIDE} pixels", "image", _notes(inspection, "tiny")),
         _finding("odd-shape", "note", "{} far wider or taller than usual", "image", _notes(inspection, "odd_shapes")),
+        *(_finding(kind, "note", words, "image", _remarks(inspection, kind)) for kind, words in REMARKS.items()),
     )
     return tuple(finding for finding in found if finding is not None)
 
@@ -89,6 +95,28 @@ def _notes(inspection: Inspection, field: str) -> list[str]:
     return [f"{note.file}: {note.note}" for note in notes]
 
 
+def _unreadable(inspection: Inspection) -> list[str]:
+    """All unreadable images, one of each reason first, so that a short list shows what there is."""
+    notes = [note for split in inspection.splits for note in split.unreadable]
+    first = {note.note: i for i, note in reversed(list(enumerate(notes)))}
+    order = sorted(range(len(notes)), key=lambda i: first[notes[i].note] != i)
+    return [f"{notes[i].file}: {notes[i].note}" for i in order]
+
+
+def _remarks(inspection: Inspection, kind: str) -> list[str]:
+    return [f"{note.file}: {note.note}" for split in inspection.splits for note in split.remarks.get(kind, ())]
+
+
+def _look_alikes(inspection: Inspection) -> list[str]:
+    """Write each name also as its code points, where these are all that tells the names of a group apart."""
+    return [" = ".join(f"'{name}' ({ascii(name)[1:-1]})" for name in group) for group in inspection.look_alikes]
+
+
+def _only_class(inspection: Inspection) -> list[str]:
+    names = list(inspection.train.counts)
+    return names if len(names) == 1 and inspection.train.samples else []
+
+
 def _groups(inspection: Inspection, flag: str) -> list[str]:
     chosen: list[Duplicate] = [group for group in inspection.duplicates if getattr(group, flag)]
     return [" = ".join(f"{m.file} ({m.split}, {m.class_name})" for m in group.members) for group in chosen]
@@ -106,9 +134,13 @@ def _mend_files(inspection: Inspection) -> Iterator[str]:
     bad = sum(len(split.unreadable) for split in inspection.splits)
     if bad:
         yield (
-            f"{amount(bad, 'image')} cannot be read: repair or remove what the list of findings names, "
-            "else training stops at the first of them."
+            f"{amount(bad, 'image')} cannot be read: repair or remove them, or set them aside with "
+            "`--data.bad-images quarantine`, else training stops at the first."
         )
+    if inspection.bad_rows:
+        yield f"{amount(len(inspection.bad_rows), 'line')} of the table cannot be used: training stops at the first."
+    if inspection.bad_folders:
+        yield "Repair or remove the folders and links that cannot be followed: training stops at the first."
 
 
 def _mend_duplicates(inspection: Inspection) -> Iterator[str]:
@@ -134,6 +166,8 @@ def _mend_duplicates(inspection: Inspection) -> Iterator[str]:
 
 
 def _mend_classes(inspection: Inspection) -> Iterator[str]:
+    if inspection.look_alikes:
+        yield "Class names that look alike are different classes to training: join their folders if they are one."
     empty = sum(len(split.empty_classes) for split in inspection.splits)
     if empty:
         yield f"{amount(empty, 'class folder')} without images: add images or remove the folder; training refuses it."
@@ -252,7 +286,9 @@ def _power_below(number: int) -> int:
 def _partial(inspection: Inspection) -> Iterator[str]:
     checked = sum(split.checked for split in inspection.splits)
     samples = sum(split.samples for split in inspection.splits)
-    if checked < samples:
+    if not checked and samples:
+        yield "No image was looked into: unreadable files and copies under other names are not known."
+    elif checked < samples:
         yield (
             f"Only {checked:,} of {samples:,} images were read: more unreadable files and duplicates may exist; "
             "inspect without a limit to be sure."

@@ -2,34 +2,90 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
+from relatum.data.files import open_regular, opening_problem, shown
 from relatum.errors import DataError
 
+FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF")
+"""What is read, whatever a file is called. PIL knows more; some of it runs other programs (EPS)."""
+PIXEL_LIMIT = 89_478_485
+"""Largest number of pixels, the size above which PIL warns; it is checked before any memory is taken for them."""
+ASPECT_LIMIT = 1000
+"""Largest ratio of the sides: a strip one pixel wide would become gigabytes when its short side is enlarged."""
 _DEEP_GREY_MODES = ("I", "I;16", "I;16B", "I;16L", "I;16N")
+# Troubles of the machine: an image must not be called bad for them.
+_OTHERS_FAULT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+
+class ImageError(DataError):
+    """An image that cannot be read; the message names it.
+
+    Attributes:
+        reason: why, in a few words.
+    """
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason or message
 
 
 def decode_image(path: str | Path) -> npt.NDArray[np.uint8]:
     """Read and decode an image file fully: (H, W, 3) uint8 RGB.
 
-    The camera's rotation mark is obeyed, transparency is laid on white, 16-bit grey is scaled to 8 bits.
+    The camera's rotation mark is obeyed, transparency is laid on white, 16-bit grey is scaled to 8 bits, and of an
+    animation the first picture is taken.
 
     Raises:
-        DataError: the file is missing, truncated, or not an image; the message names it.
+        ImageError: the file is missing, truncated, not an image, or too large to be one; the message names it.
     """
     try:
-        with Image.open(path) as image:
-            image.load()
+        with open_regular(path) as file, opened_image(file) as image:
             return to_rgb(image)
-    except FileNotFoundError as error:
-        raise DataError(f"image not found: {path}. Check the path, or the image root it is relative to.") from error
     except Exception as error:  # PIL's decoders raise whatever their format makes them raise
-        raise DataError(f"cannot read image {path}: {error}. Replace the file or take it out of the data.") from error
+        reason = image_problem(error, path)
+        if isinstance(error, FileNotFoundError) and reason == "file not found":
+            words = f"image not found: {shown(path)}. Check the path, or the image root it is relative to."
+        else:
+            words = f"cannot read image {shown(path)}: {reason}. Replace the file or take it out of the data."
+        raise ImageError(words, reason) from error
+
+
+@contextmanager
+def opened_image(file: BinaryIO) -> Iterator[Image.Image]:
+    """Give the first picture of an image file, decoded; its size is checked before it is."""
+    if not file.read(1):
+        raise ValueError("empty file (0 bytes)")
+    file.seek(0)
+    with Image.open(file, formats=FORMATS) as image:
+        width, height = image.size
+        if width * height > PIXEL_LIMIT:
+            raise Image.DecompressionBombError
+        if max(width, height) > ASPECT_LIMIT * min(width, height):
+            raise ValueError(f"{width}x{height} pixels: one side is more than {ASPECT_LIMIT:,} times the other")
+        image.load()
+        yield image
+
+
+def image_problem(error: Exception, path: str | Path) -> str:
+    """Say in a few words why an image cannot be read; a trouble that is not the file's is raised again."""
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _OTHERS_FAULT):
+        raise error
+    if isinstance(error, UnidentifiedImageError):  # its own message names an object in memory, which helps nobody
+        return "not an image in a known format"
+    if isinstance(error, (Image.DecompressionBombError, Image.DecompressionBombWarning)):
+        return f"it claims more than {PIXEL_LIMIT:,} pixels (a decompression bomb?)"
+    if isinstance(error, OSError) and (error.errno is not None or error.strerror):
+        return opening_problem(error, path)
+    return shown(str(error) or type(error).__name__)
 
 
 def to_rgb(image: Image.Image) -> npt.NDArray[np.uint8]:
@@ -77,8 +133,11 @@ def to_uint8(image: Any, where: str) -> npt.NDArray[np.uint8]:
 def _dataset_rgb(image: Image.Image, where: str) -> npt.NDArray[np.uint8]:
     try:
         return to_rgb(image)
-    except (OSError, ValueError) as error:  # PIL decodes lazily: a broken file may show only here
-        raise DataError(f"cannot read {where}: {error}. Replace the image or take it out of the data.") from error
+    except Exception as error:  # PIL decodes lazily: a broken file may show only here, as whatever its format raises
+        reason = image_problem(error, "")
+        raise ImageError(
+            f"cannot read {where}: {reason}. Replace the image or take it out of the data.", reason
+        ) from error
 
 
 def _from_unit_range(values: npt.NDArray[Any], where: str) -> npt.NDArray[Any]:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections import Counter
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ import numpy as np
 
 from relatum.config import DataConfig
 from relatum.data.advice import Finding, advice, find_problems
-from relatum.data.folder import class_folders, images_below, sorted_names, split_folders
+from relatum.data.files import shown
+from relatum.data.folder import Complain, class_folders, images_below, look_alikes, sorted_names, split_folders
 from relatum.data.inspect_files import (
     Duplicate,
     ImageNote,
@@ -33,8 +34,9 @@ from relatum.data.inspect_files import (
 )
 from relatum.data.longtail import make_long_tailed
 from relatum.data.source import FileSource, ImageSource
-from relatum.data.splits import data_kind, read_splits
-from relatum.data.tables import csv_rows, read_csv
+from relatum.data.splits import data_kind, read_class_names, read_splits
+from relatum.data.table_checks import repeated_paths
+from relatum.data.tables import csv_splits, list_splits
 from relatum.errors import ConfigError, DataError
 from relatum.prior import ClassPrior
 
@@ -61,6 +63,7 @@ class SplitInspection:
         sizes: of the readable images; None if there is none.
         tiny: images with a side of fewer than 16 pixels.
         odd_shapes: images far wider or far taller than the others.
+        remarks: sound images of which something is to be said, by kind: see `relatum.data.inspect_files.REMARKS`.
     """
 
     name: str
@@ -72,6 +75,7 @@ class SplitInspection:
     sizes: Sizes | None
     tiny: tuple[ImageNote, ...]
     odd_shapes: tuple[ImageNote, ...]
+    remarks: dict[str, tuple[ImageNote, ...]] = field(default_factory=dict)
 
     @property
     def samples(self) -> int:
@@ -126,6 +130,9 @@ class Inspection:
         splits: train first, then val and test where there are any.
         duplicates: groups of images of the same content, within and across splits.
         config: the data settings that advice refers to (batch size, hold-out).
+        bad_rows: lines of a table that name no image or no class, one sentence each; they are not counted.
+        bad_folders: folders and links that cannot be read or lead back to themselves, one sentence each.
+        look_alikes: groups of class names that a person can hardly tell apart.
     """
 
     source: str
@@ -133,6 +140,9 @@ class Inspection:
     splits: tuple[SplitInspection, ...]
     duplicates: tuple[Duplicate, ...]
     config: DataConfig
+    bad_rows: tuple[str, ...] = ()
+    bad_folders: tuple[str, ...] = ()
+    look_alikes: tuple[tuple[str, ...], ...] = ()
 
     @property
     def train(self) -> SplitInspection:
@@ -151,6 +161,9 @@ class Inspection:
             "options": self.options,
             "splits": {split.name: split.to_dict() for split in self.splits},
             "duplicates": [group.to_dict() for group in self.duplicates],
+            "bad_rows": self.bad_rows,
+            "bad_folders": self.bad_folders,
+            "look_alikes": self.look_alikes,
             "findings": [asdict(finding) for finding in self.findings],
             "advice": advice(self),
         }
@@ -173,34 +186,70 @@ def inspect_data(
     Args:
         config_or_path: what to inspect.
         workers: threads that read and decode.
-        limit: look into at most this many images of each split, at even distances; counts stay complete. Default all.
+        limit: look into at most this many images of each split, at even distances; counts stay complete. 0 looks into
+            none: only counts, and what the table or folder tells by itself. Default all.
         progress: called with (images done, images in total).
 
     Raises:
         DataError: there is nothing to inspect: no such path, no class folders, an unreadable table.
     """
-    if workers < 1 or (limit is not None and limit < 1):
-        raise ConfigError(f"inspect: workers ({workers}) and limit ({limit}) must be 1 or more.")
+    if workers < 1 or (limit is not None and limit < 0):
+        raise ConfigError(f"inspect: workers ({workers}) must be 1 or more, limit ({limit}) 0 or more.")
     config = config_or_path if isinstance(config_or_path, DataConfig) else DataConfig(root=str(config_or_path))
-    sources, empty = _open_kindly(config)
+    opened = _open_kindly(config)
+    sources = opened.splits
     chosen = {split: spread(len(source), limit) for split, source in sources.items()}
     tick = _counter(progress, sum(map(len, chosen.values())))
     probes = {s: probe_source(source, chosen[s], workers=workers, tick=tick) for s, source in sources.items()}
     # a subset copies the pixels of an array: do so only where not all of them were looked at
     looked = {s: source if len(chosen[s]) == len(source) else source.subset(chosen[s]) for s, source in sources.items()}
-    names = tuple(dict.fromkeys(name for source in sources.values() for name in source.class_names))
-    # a folder that is empty in one split and has no image in any is one problem, not also missing elsewhere
-    imaginary = {n for e in empty.values() for n in e} - {s.class_names[k] for s in sources.values() for k in s.targets}
-    splits = []
-    for split, source in sources.items():
-        per_class = Counter(source.class_names[k] for k in source.targets)
-        counts = {name: per_class[name] for name in names}
-        missing = tuple(n for n in names if not counts[n] and n not in imaginary and n not in empty.get(split, ()))
-        files = _file_facts(split, looked[split], probes[split])
-        splits.append(SplitInspection(split, counts, len(probes[split]), empty.get(split, ()), missing, **files))
+    splits = [
+        SplitInspection(split, checked=len(probes[split]), **facts, **_file_facts(split, looked[split], probes[split]))
+        for split, facts in _class_facts(sources, opened.empty).items()
+    ]
     groups = [Duplicate(tuple(_note(looked, place) for place in group)) for group in same_content(probes)]
+    groups += _listed_twice(sources, groups)
     name = config.root or config.train_list or config.kind
-    return Inspection(name, _options(config), tuple(splits), tuple(groups), config)
+    alike = tuple(look_alikes(list(dict.fromkeys(n for source in sources.values() for n in source.class_names))))
+    found = (tuple(opened.bad_rows), tuple(opened.bad_folders), alike)
+    return Inspection(name, _options(config), tuple(splits), tuple(groups), config, *found)
+
+
+def _class_facts(sources: Mapping[str, ImageSource], empty: EmptyClasses) -> dict[str, dict[str, Any]]:
+    """Return the fields of `SplitInspection` that come from counting, by split."""
+    names = tuple(dict.fromkeys(name for source in sources.values() for name in source.class_names))
+    tallies = {s: dict(zip(x.class_names, _tally(x), strict=True)) for s, x in sources.items()}
+    # a folder that is empty in one split and has no image in any is one problem, not also missing elsewhere
+    imaginary = {n for e in empty.values() for n in e if not any(tally.get(n) for tally in tallies.values())}
+    facts = {}
+    for split, tally in tallies.items():
+        counts, here = {name: tally.get(name, 0) for name in names}, empty.get(split, ())
+        missing = tuple(n for n in names if not counts[n] and n not in imaginary and n not in here)
+        facts[split] = {"counts": counts, "empty_classes": here, "missing_classes": missing}
+    return facts
+
+
+def _tally(source: ImageSource) -> list[int]:
+    counts: list[int] = np.bincount(source.targets, minlength=source.num_classes).tolist()
+    return counts
+
+
+def _listed_twice(sources: Mapping[str, ImageSource], known: Sequence[Duplicate]) -> list[Duplicate]:
+    """Group the rows that name the same file, where looking into the files has not told so already."""
+    files = {s: source for s, source in sources.items() if isinstance(source, FileSource)}
+    places = [(split, len(source.paths)) for split, source in files.items()]
+    groups = repeated_paths([path for source in files.values() for path in source.paths])
+    if not groups:
+        return []
+    seen = {member.file for group in known for member in group.members}
+    starts = np.cumsum([0, *(length for _, length in places)])
+
+    def note(i: int) -> ImageNote:
+        part = int(np.searchsorted(starts, i, side="right")) - 1
+        return _note(files, (places[part][0], i - int(starts[part])))
+
+    members = [tuple(note(i) for i in group) for group in groups]
+    return [Duplicate(group) for group in members if not any(member.file in seen for member in group)]
 
 
 def _counter(progress: Callable[[int, int], None] | None, total: int) -> Callable[[int], None]:
@@ -226,7 +275,16 @@ def _file_facts(split: str, looked: ImageSource, probes: Sequence[Probe]) -> dic
         "sizes": sizes_of(probes),
         "tiny": notes(tiny_images(probes)),
         "odd_shapes": notes(odd_shapes(probes)),
+        "remarks": _remarks(split, looked, probes),
     }
+
+
+def _remarks(split: str, looked: ImageSource, probes: Sequence[Probe]) -> dict[str, tuple[ImageNote, ...]]:
+    found: dict[str, list[ImageNote]] = {}
+    for i, probe in enumerate(probes):
+        for kind, words in probe.remarks:
+            found.setdefault(kind, []).append(_note({split: looked}, (split, i), words))
+    return {kind: tuple(notes) for kind, notes in found.items()}
 
 
 def _note(sources: Mapping[str, ImageSource], place: Place, words: str = "") -> ImageNote:
@@ -244,37 +302,61 @@ def _options(config: DataConfig) -> str:
     return " ".join(words)
 
 
-def _open_kindly(config: DataConfig) -> tuple[dict[str, ImageSource], EmptyClasses]:
-    """Read the splits; where training would refuse over a class, read around it and return the empty classes."""
-    empty: EmptyClasses = {}
+@dataclass
+class _Opened:
+    """The splits, and what was wrong on the way to them."""
+
+    splits: dict[str, ImageSource]
+    empty: EmptyClasses = field(default_factory=dict)
+    bad_rows: list[str] = field(default_factory=list)
+    bad_folders: list[str] = field(default_factory=list)
+
+
+def _open_kindly(config: DataConfig) -> _Opened:
+    """Read the splits; where training would refuse over a class, a row or a link, read around it and take note."""
     try:
-        sources = read_splits(config)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # images listed twice become findings
+            opened = _Opened(read_splits(config))
     except DataError as refusal:
-        kind = data_kind(config)
-        if kind == "folder" and Path(config.root).is_dir() and not config.class_names:
-            sources, empty = _folder_with_gaps(Path(config.root))
-        elif kind == "csv" and Path(config.root).is_file() and not config.class_names:
-            names = sorted({row[2] for row in csv_rows(Path(config.root))})
-            sources = read_csv(config.root, class_names=names)
-        else:
-            raise refusal
+        opened = _read_around(config, refusal)
     train = make_long_tailed(
-        sources["train"], config.long_tail, config.imbalance, config.largest, config.choice, config.subset_seed
+        opened.splits["train"], config.long_tail, config.imbalance, config.largest, config.choice, config.subset_seed
     )
-    return {**sources, "train": train}, empty
+    opened.splits = {**opened.splits, "train": train}
+    return opened
 
 
-def _folder_with_gaps(root: Path) -> tuple[dict[str, ImageSource], EmptyClasses]:
-    """Read class folders of which some are empty, or are in one split only."""
+def _read_around(config: DataConfig, refusal: DataError) -> _Opened:
+    kind, opened = data_kind(config), _Opened({})
+    # what is wrong with the file of the names themselves cannot be read around
+    names = read_class_names(config.class_names)
+    if kind == "folder" and Path(config.root).is_dir():
+        opened.splits, opened.empty = _folder_with_gaps(Path(config.root), names or [], opened.bad_folders.append)
+        opened.bad_folders = list(dict.fromkeys(opened.bad_folders))  # some folders are looked at twice
+    elif kind == "csv":
+        opened.splits, _ = csv_splits(config.root, class_names=names, complain=opened.bad_rows.append)
+    elif kind == "list":
+        files = (config.train_list, config.val_list, config.test_list)
+        opened.splits, _ = list_splits(*files, config.root, names, opened.bad_rows.append)
+    if "train" not in opened.splits:
+        raise refusal
+    return opened
+
+
+def _folder_with_gaps(root: Path, known: list[str], complain: Complain) -> tuple[dict[str, ImageSource], EmptyClasses]:
+    """Read class folders of which some are empty, in one split only, or not among the `known` names."""
     listed = {
-        split: {name: images_below(folder / name) for name in sorted_names(class_folders(folder))}
-        for split, folder in split_folders(root).items()
+        split: {name: images_below(folder / name, complain) for name in sorted_names(class_folders(folder, complain))}
+        for split, folder in split_folders(root, complain).items()
     }
-    names = sorted_names(list(dict.fromkeys(name for classes in listed.values() for name in classes)))
+    found = dict.fromkeys(name for classes in listed.values() for name in classes)
+    names = [*known, *sorted_names([name for name in found if name not in known])]
     ids = {name: k for k, name in enumerate(names)}
     sources: dict[str, ImageSource] = {}
     for split, classes in listed.items():
         paths = [path for images in classes.values() for path in images]
         targets = [ids[name] for name, images in classes.items() for _ in images]
         sources[split] = FileSource(paths, np.array(targets, dtype=np.int64), names, name=f"{root} ({split})")
-    return sources, {s: tuple(n for n, images in classes.items() if not images) for s, classes in listed.items()}
+    empty = {s: tuple(shown(n) for n, images in classes.items() if not images) for s, classes in listed.items()}
+    return sources, empty

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import io
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,15 +14,35 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
-from relatum.data.decode import to_rgb
+from relatum.data.decode import image_problem, opened_image, to_rgb
+from relatum.data.files import open_regular
 from relatum.data.source import FileSource, ImageSource
 
 TINY_SIDE = 16
 """An image with a side of fewer pixels than this is tiny."""
 ASPECT_FACTOR = 3.0
 """An image is oddly shaped if its width over height is more than this factor away from the split's median."""
+REMARKS = {
+    "wrong-suffix": "{} of another format than the name says",
+    "animated": "{} with several pictures, of which the first is used",
+    "rotated": "{} turned as the camera's mark says",
+    "converted": "{} of other colours than 8-bit RGB or grey, converted",
+}
+"""What may be said of a sound image, in words about several of them."""
+_FORMATS = {
+    "JPEG": (".jpg", ".jpeg", ".jfif"),
+    "MPO": (".jpg", ".jpeg", ".jfif"),  # what some cameras write: a JPEG with a second picture behind it
+    "PNG": (".png",),
+    "BMP": (".bmp",),
+    "GIF": (".gif",),
+    "WEBP": (".webp",),
+    "TIFF": (".tif", ".tiff"),
+    "PPM": (".ppm", ".pgm", ".pbm"),
+}
+_KNOWN_SUFFIXES = {suffix for suffixes in _FORMATS.values() for suffix in suffixes}
+_TURNED = 0x0112  # the tag of the camera's rotation mark
 _CHUNK = 32  # images per task: small enough for a smooth progress bar, large enough to make the tasks cheap
 
 Place = tuple[str, int]
@@ -39,6 +59,7 @@ class Probe:
         height: pixels, after the camera's rotation mark; 0 if unreadable.
         mode: colour mode as stored, for example RGB, L (grey), RGBA, P (palette), CMYK.
         problem: why the image cannot be read; empty when it can.
+        remarks: what is to be said of it although it can: a key of `REMARKS` and words each.
     """
 
     digest: bytes
@@ -46,6 +67,7 @@ class Probe:
     height: int = 0
     mode: str = ""
     problem: str = ""
+    remarks: tuple[tuple[str, str], ...] = ()
 
     @property
     def words(self) -> str:
@@ -111,31 +133,45 @@ class Sizes:
 
 
 def probe_file(path: str | Path) -> Probe:
-    """Read, hash and fully decode one file, exactly as training would; never raises for a bad file."""
+    """Fully decode one file, exactly as training would, and hash it; never raises for a bad file."""
     try:
-        content = Path(path).read_bytes()
-    except FileNotFoundError:
-        return Probe(b"", problem="file not found")
-    except OSError as error:
-        return Probe(b"", problem=f"cannot open: {error.strerror or error}")
-    if not content:
-        return Probe(b"", problem="empty file (0 bytes)")
-    try:
-        with Image.open(io.BytesIO(content)) as image:
-            mode = image.mode
-            image.load()
-            height, width = to_rgb(image).shape[:2]
-    except UnidentifiedImageError:  # its own message names a buffer in memory, which helps nobody
-        return Probe(b"", problem="not an image in a known format")
+        with open_regular(path) as file:
+            with opened_image(file) as image:
+                mode = image.mode
+                height, width = to_rgb(image).shape[:2]
+                remarks = tuple(_remarks(image, Path(path).suffix.lower()))
+            file.seek(0)
+            digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()  # type: ignore[arg-type]
     except Exception as error:  # PIL's decoders raise whatever their format makes them raise
-        return Probe(b"", problem=str(error) or type(error).__name__)
-    return Probe(_digest(content), width, height, mode)
+        return Probe(b"", problem=image_problem(error, path))
+    return Probe(digest, width, height, mode, remarks=remarks)
+
+
+def _remarks(image: Image.Image, suffix: str) -> Iterator[tuple[str, str]]:
+    """Yield what is to be said of a sound image file; it may leave the image at another picture of the file."""
+    kind = image.format or ""
+    if suffix in _KNOWN_SUFFIXES and suffix not in _FORMATS.get(kind, ()):
+        yield "wrong-suffix", f"a {kind} file"
+    if image.getexif().get(_TURNED, 1) not in (0, 1):
+        yield "rotated", f"rotation mark {image.getexif()[_TURNED]}"
+    if image.has_transparency_data:
+        yield "converted", f"{image.mode} with transparency, laid on white"
+    elif image.mode.startswith("I"):
+        yield "converted", f"{image.mode} (16 bits), scaled to 8"
+    elif image.mode not in ("RGB", "L", "P", "1"):
+        yield "converted", f"{image.mode}, converted to RGB"
+    # a file cut off behind its first picture is sound for us; counting its pictures may fail
+    with contextlib.suppress(Exception):
+        if kind != "MPO" and getattr(image, "n_frames", 1) > 1:
+            yield "animated", f"{image.n_frames} pictures"  # type: ignore[attr-defined]
 
 
 def probe_pixels(source: ImageSource, index: int) -> Probe:
     """Load image `index` of a source that has no files, and hash its pixels; never raises for a bad image."""
     try:
         pixels = source.load(index)
+    except MemoryError:
+        raise
     except Exception as error:  # a user's dataset may raise anything
         return Probe(b"", problem=str(error) or type(error).__name__)
     height, width = pixels.shape[:2]

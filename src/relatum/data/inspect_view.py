@@ -14,11 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from relatum.data.advice import Finding, advice, amount
+from relatum.data.files import shown
 from relatum.data.inspect import Inspection, SplitInspection
 from relatum.errors import RelatumError
 from relatum.prior import GROUPS, ClassPrior
 
 _ENDS = 4
+_MOST_REASONS = 12
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 _COLOURS = {"many": "#3b6fb6", "medium": "#e0a02b", "few": "#c8443c"}
 _LABEL_LIMIT = 40
@@ -27,17 +29,13 @@ _BAR_LIMIT = 400
 
 def render(inspection: Inspection, console: Console) -> None:
     """Print the inspection: findings first, then splits, classes and advice; about 60 lines at most."""
-    console.print(Text(f"Inspection of {_printable(inspection.source)}", style="bold"))
+    console.print(Text(f"Inspection of {shown(inspection.source)}", style="bold"))
     findings = inspection.findings
     others = 3 if len(findings) <= 4 else 1  # so that many kinds of problems still fit the screen
     for i, finding in enumerate(findings):
-        _print_finding(finding, console, others if i else 3)
+        _print_finding(finding, console, _reasons(inspection) if finding.kind == "unreadable" else others if i else 3)
     if not findings:
-        console.print(
-            Text(
-                "No problems found: all images that were read are sound, no duplicates, no empty class.", style="green"
-            )
-        )
+        console.print(Text(_no_problems(inspection), style="green"))
     console.print(_split_table(inspection))
     for split in inspection.splits:
         console.print(Text(_shortened(_size_words(split), console.width)))
@@ -57,7 +55,7 @@ def plot_counts(inspection: Inspection, out: Path) -> Path:
     _draw_thresholds(axes, counts)
     _label_axes(axes, inspection.train, counts)
     imbalance = f", imbalance {inspection.train.imbalance:.3g}" if inspection.train.samples else ""
-    name = _shortened(_printable(inspection.source), 50)
+    name = _shortened(shown(inspection.source), 50)
     summary = f"{amount(inspection.train.samples, 'training image')}, {amount(len(counts), 'class')}{imbalance}"
     axes.set_title(f"{name}\n{summary}".replace("$", r"\$"), fontsize=11, loc="left", pad=26)
     try:
@@ -75,7 +73,19 @@ def _print_finding(finding: Finding, console: Console, examples: int) -> None:
     title = Text(f"{finding.severity:8}{finding.text}", style=_STYLES[finding.severity])
     console.print(title + Text(hidden, style="dim"))
     for example in finding.examples[:examples]:
-        console.print(Text(_shortened(f"{' ' * 8}{_printable(example)}", console.width)), no_wrap=True, highlight=False)
+        console.print(Text(_shortened(f"{' ' * 8}{shown(example)}", console.width)), no_wrap=True, highlight=False)
+
+
+def _reasons(inspection: Inspection) -> int:
+    """How many unreadable images to show: one for each reason, three at least."""
+    reasons = {note.note for split in inspection.splits for note in split.unreadable}
+    return min(max(len(reasons), 3), _MOST_REASONS)
+
+
+def _no_problems(inspection: Inspection) -> str:
+    if not any(split.checked for split in inspection.splits):
+        return "No problems found in the counts: nothing is listed twice, no class is empty. No image was looked into."
+    return "No problems found: all images that were read are sound, no duplicates, no empty class."
 
 
 def _split_table(inspection: Inspection) -> Table:
@@ -98,7 +108,7 @@ def _split_table(inspection: Inspection) -> Table:
 
 def _size_words(split: SplitInspection) -> str:
     if split.sizes is None:
-        return f"{split.name}: no readable image"
+        return f"{split.name}: no readable image" if split.checked else f"{split.name}: images not looked into"
     width, height, distinct = split.sizes.width, split.sizes.height, split.sizes.distinct
     modes = ", ".join(f"{n:,} {mode}" for mode, n in split.sizes.modes.items())
     if distinct == 1:
@@ -112,20 +122,20 @@ def _size_words(split: SplitInspection) -> str:
 def _class_table(train: SplitInspection) -> Table:
     """Show all classes if they are few, else both ends of the sorted list."""
     ordered = sorted(train.counts.items(), key=lambda item: -item[1])
-    shown = ordered if len(ordered) <= 2 * _ENDS + 2 else [*ordered[:_ENDS], None, *ordered[-_ENDS:]]
+    listed = ordered if len(ordered) <= 2 * _ENDS + 2 else [*ordered[:_ENDS], None, *ordered[-_ENDS:]]
     largest = max(ordered[0][1], 1)
     group = dict(zip(train.counts, _group_names(np.array(list(train.counts.values()))), strict=True))
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column("training class", no_wrap=True, max_width=32)
     table.add_column("images", justify="right")
     table.add_column("", no_wrap=True)
-    for item in shown:
+    for item in listed:
         if item is None:
             table.add_row(Text(f"… {len(ordered) - 2 * _ENDS:,} more classes", style="dim"), "", "")
             continue
         name, count = item
         bar = Text("█" * max(round(24 * count / largest), 1 if count else 0), style=_COLOURS[group[name]])
-        table.add_row(Text(_printable(name)), f"{count:,}", bar + Text(f" {group[name]}", style="dim"))
+        table.add_row(Text(shown(name)), f"{count:,}", bar + Text(f" {group[name]}", style="dim"))
     return table
 
 
@@ -137,7 +147,7 @@ def _group_names(counts: np.ndarray) -> list[str]:
 
 def _bullet(sentence: str, width: int) -> Text:
     lines = textwrap.wrap(
-        _printable(sentence), max(width, 30), initial_indent="• ", subsequent_indent="  ", break_on_hyphens=False
+        shown(sentence), max(width, 30), initial_indent="• ", subsequent_indent="  ", break_on_hyphens=False
     )
     return Text("\n".join(lines))
 
@@ -148,12 +158,6 @@ def _shortened(text: str, width: int) -> str:
         return text
     keep = max(width - 1, 2)
     return f"{text[: keep // 3]}…{text[-(keep - keep // 3) :]}"
-
-
-def _printable(text: str) -> str:
-    """Replace what a terminal cannot print: file names may hold any bytes."""
-    clean = text.encode("utf-8", "replace").decode()
-    return "".join(c if c.isprintable() else "?" for c in clean)
 
 
 def _draw_groups(axes: Axes, counts: np.ndarray) -> None:
@@ -195,7 +199,7 @@ def _label_axes(axes: Axes, train: SplitInspection, counts: np.ndarray) -> None:
         axes.set_xlabel(f"classes, most frequent first{suffix}")
         return
     names = [name for name, _ in sorted(train.counts.items(), key=lambda item: -item[1])]
-    words = [_shortened(_printable(name), 18).replace("$", r"\$") for name in names]
+    words = [_shortened(shown(name), 18).replace("$", r"\$") for name in names]
     axes.set_xticks(
         range(len(names)), words, rotation=45 if len(names) > 8 else 0, ha="right" if len(names) > 8 else "center"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from relatum.data.augment.mixing import Mixer
 from relatum.data.augment.pipeline import TrainAugment, build_augment
 from relatum.data.memory import Progress, decode_all, held_smaller, lives_in_memory, stored_side
 from relatum.data.preprocess import SMALL_IMAGE, Preprocess
+from relatum.data.quarantine import Quarantine, set_aside
 from relatum.data.sampler_base import Sampler
 from relatum.data.samplers import build_sampler
 from relatum.data.seeding import generator_for
@@ -159,12 +160,14 @@ class Loaders:
         evals: one loader for each of "val" and "test" that exists.
         prior: class names and counts of the training split.
         preprocess: what evaluation and prediction do to an image.
+        quarantine: the images that were set aside since they cannot be read; the others are all there, in their order.
     """
 
     train: TrainLoader
     evals: dict[str, EvalLoader]
     prior: ClassPrior
     preprocess: Preprocess
+    quarantine: Quarantine = field(default_factory=Quarantine)
 
 
 def build_loaders(
@@ -184,7 +187,7 @@ def build_loaders(
         epochs: length of the training, which some samplers need.
         rank: this process; default as the processes of this program have met.
         world: number of processes, likewise.
-        progress: called with (done, total) while images are decoded into memory.
+        progress: called with (done, total) while images are checked or decoded into memory.
     """
     return loaders_from_splits(
         open_splits(config), config, seed=seed, epochs=epochs, rank=rank, world=world, progress=progress
@@ -207,6 +210,9 @@ def loaders_from_splits(
     """
     _check_splits(splits)
     rank, world = processes.rank() if rank is None else rank, processes.world() if world is None else world
+    quarantine = Quarantine()
+    if config.bad_images == "quarantine":
+        splits, quarantine = set_aside(splits, config, progress, shared=world > 1)
     train, total = splits["train"], sum(map(len, splits.values()))
     sampler = build_sampler(config, train.targets, train.num_classes, seed=seed, epochs=epochs, rank=rank, world=world)
     evals = {
@@ -215,7 +221,7 @@ def loaders_from_splits(
         if name != "train"
     }
     loader = _train_loader(train, config, sampler, seed, total, progress)
-    return Loaders(loader, evals, train.prior(), Preprocess.from_config(config))
+    return Loaders(loader, evals, train.prior(), Preprocess.from_config(config), quarantine)
 
 
 def _train_loader(

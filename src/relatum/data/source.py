@@ -6,6 +6,7 @@ The order of `class_names` is the class map: class id k is `class_names[k]`, in 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -14,8 +15,16 @@ import numpy as np
 import numpy.typing as npt
 
 from relatum.data.decode import decode_image, to_uint8
+from relatum.data.files import shown
 from relatum.errors import DataError
 from relatum.prior import ClassPrior
+
+CLASS_LIMIT = 1_000_000
+"""A label from here on is taken for a mistake: the class names alone would fill the memory."""
+
+
+class LabelError(DataError):
+    """An item whose own label is not the one it was declared with: wrong data, however sound its image is."""
 
 
 class ImageSource(ABC):
@@ -28,13 +37,15 @@ class ImageSource(ABC):
 
     Attributes:
         targets: (N,) int64.
+        class_names: control characters in them are escaped, since they end up on terminals and pages.
         positions: place of each image in the source it was first read into, (N,) int64; survives `subset`.
     """
 
     def __init__(self, targets: npt.ArrayLike, class_names: Sequence[str] | None = None, name: str = "data") -> None:
+        name = shown(name)
         labels = _as_labels(targets, name)
         if class_names is None:
-            class_names = [str(k) for k in range(int(labels.max(initial=0)) + 1)]
+            class_names = [str(k) for k in range(_largest_label(labels, name) + 1)]
         self.name = name
         self.class_names: tuple[str, ...] = _checked_names(class_names, name)
         self.targets = labels
@@ -201,7 +212,7 @@ class DatasetSource(ImageSource):
         if not isinstance(item, (tuple, list)) or len(item) < 2:
             raise DataError(f"{where} is a {type(item).__name__}; items must be (image, label) pairs.")
         if not self._labels_given and int(item[1]) != int(self.targets[index]):
-            raise DataError(
+            raise LabelError(
                 f"{where} has label {int(item[1])} but `targets` says {int(self.targets[index])}; "
                 "give the labels that hold as targets=[...]."
             )
@@ -235,10 +246,20 @@ def _as_labels(targets: npt.ArrayLike, name: str) -> npt.NDArray[np.int64]:
     return labels.astype(np.int64)
 
 
+def _largest_label(labels: npt.NDArray[np.int64], name: str) -> int:
+    largest = int(labels.max(initial=0))
+    if largest >= CLASS_LIMIT:
+        raise DataError(
+            f"item {int(labels.argmax())} of {name} has label {largest}; labels are class ids from 0 on, one for each "
+            "class. Number the classes 0, 1, 2, ..."
+        )
+    return largest
+
+
 def _checked_names(class_names: Sequence[str], name: str) -> tuple[str, ...]:
-    names = tuple(str(n) for n in class_names)
+    names = tuple(map(shown, class_names))
     if len(set(names)) != len(names):
-        twice = next(n for n in names if names.count(n) > 1)
+        twice = Counter(names).most_common(1)[0][0]
         raise DataError(f"class name '{twice}' of {name} occurs twice; every class needs a name of its own.")
     return names
 

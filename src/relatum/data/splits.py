@@ -9,9 +9,11 @@ import numpy as np
 
 from relatum.config import DataConfig, DataKind
 from relatum.data.cifar import LAYOUTS, find_cifar, read_cifar
+from relatum.data.files import shown
 from relatum.data.folder import read_folder
 from relatum.data.longtail import make_long_tailed
 from relatum.data.source import ImageSource
+from relatum.data.table_checks import text_lines
 from relatum.data.tables import read_csv, read_lists
 from relatum.errors import ConfigError, DataError, suggest
 
@@ -66,7 +68,7 @@ def _held_count(images: int, fraction: float) -> int:
 def read_splits(config: DataConfig) -> dict[str, ImageSource]:
     """Read the data as it lies there: no long-tail cut, no hold-out."""
     kind = data_kind(config)
-    names = _read_class_names(config.class_names)
+    names = read_class_names(config.class_names)
     if kind == "shapes":
         return _read_shapes(config)
     if kind == "list":
@@ -103,16 +105,23 @@ def data_kind(config: DataConfig) -> str:
     return cifars[0] if cifars else "folder"
 
 
-def _read_class_names(path: str) -> list[str] | None:
+def read_class_names(path: str) -> list[str] | None:
+    """Read a file with one class name per line; None if there is no such file to read (`path` is empty)."""
     if not path:
         return None
-    try:
-        lines = [line.strip() for line in Path(path).read_text(encoding="utf-8-sig").rstrip().splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"cannot read class names {path}: {error}. Give a text file, one name per line.") from error
+    lines = [line.strip() for line in text_lines(Path(path), "class names ")]
+    while lines and not lines[-1]:
+        lines.pop()
     if not lines or "" in lines:
         at = lines.index("") + 1 if lines else 1
         raise DataError(f"{path}, line {at} is empty; give one class name per line, in the order of the class ids.")
+    seen: dict[str, int] = {}
+    for number, name in enumerate(lines, 1):
+        if seen.setdefault(name, number) != number:
+            raise DataError(
+                f"{path}, line {number}: the class '{shown(name)}' is in line {seen[name]} already; every class needs "
+                "a name of its own."
+            )
     return lines
 
 

@@ -3,20 +3,39 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import os
-from collections.abc import Sequence
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from relatum.data.folder import SPLIT_FOLDERS
-from relatum.data.source import FileSource, ImageSource
+from relatum.data.files import shown
+from relatum.data.folder import SPLIT_FOLDERS, Complain, refuse
+from relatum.data.source import CLASS_LIMIT, FileSource, ImageSource
+from relatum.data.table_checks import (
+    Entries,
+    check_repeats,
+    is_number,
+    is_whole,
+    label_problem,
+    number_problem,
+    text_lines,
+)
 from relatum.errors import DataError, suggest
 
 _SPLIT_OF = {word: split for split, words in SPLIT_FOLDERS.items() for word in words}
-Row = tuple[int, str, str, str]  # line number, path, label, split
+
+
+class Row(NamedTuple):
+    """One line of a CSV file."""
+
+    line: int
+    path: str
+    label: str
+    split: str
 
 
 def read_csv(
@@ -26,7 +45,7 @@ def read_csv(
 
     Labels may be names or ids. With `class_names` a label is one of these names, or else an id. Without, labels that
     are all whole numbers are ids as they stand (K is the largest plus one); otherwise the classes are the sorted names
-    of the training rows.
+    of the training rows. An image that is listed twice is warned of, one with two labels is refused.
 
     Args:
         path: the CSV file, UTF-8.
@@ -36,19 +55,46 @@ def read_csv(
     Returns:
         The splits in the file ("train", "val", "test"); all rows are "train" without a `split` column.
     """
+    splits, entries = csv_splits(path, root, class_names)
+    check_repeats([entries])
+    return splits
+
+
+def csv_splits(
+    path: str | Path,
+    root: str | Path | None = None,
+    class_names: Sequence[str] | None = None,
+    complain: Complain | None = None,
+) -> tuple[dict[str, ImageSource], Entries]:
+    """Read a CSV file as `read_csv` does, without looking for repeated images.
+
+    Args:
+        path: the CSV file.
+        root: what relative image paths are relative to.
+        class_names: name of each class id.
+        complain: told of each bad row, which is then left out, and classes may be in any split; default raises.
+    """
     table = Path(path)
-    rows = csv_rows(table)
-    if not any(row[3] == "train" for row in rows):
-        raise DataError(f"{table} has no training rows; give some rows the split 'train'.")
-    names, targets = _class_map(table, rows, class_names)
+    rows = csv_rows(table, complain or refuse)
+    if not any(row.split == "train" for row in rows):
+        raise DataError(f"{shown(table)} has no training rows; give some rows the split 'train'.")
+    known = {row.label for row in rows if complain is not None or row.split == "train"}
+    names, find = _class_map({row.label for row in rows}, known, class_names)
+    kept, targets = _labelled(table, rows, find, complain or refuse)
     base = str(table.parent if root is None else root)
+    paths, lines = [resolve_entry(base, row.path) for row in kept], np.array([row.line for row in kept], np.int64)
+    split_of = np.array([row.split for row in kept], dtype="U5")
     splits: dict[str, ImageSource] = {}
     for split in SPLIT_FOLDERS:
-        chosen = [i for i, row in enumerate(rows) if row[3] == split]
-        if chosen:
-            paths = [os.path.join(base, rows[i][1]) for i in chosen]  # noqa: PTH118  (Path is slow for 400,000)
-            splits[split] = FileSource(paths, targets[chosen], names, name=f"{table} ({split})")
-    return splits
+        chosen = np.flatnonzero(split_of == split)
+        if len(chosen):
+            splits[split] = FileSource([paths[i] for i in chosen], targets[chosen], names, name=f"{table} ({split})")
+    return splits, Entries(table, paths, targets, lines)
+
+
+def resolve_entry(base: str, entry: str) -> str:
+    """Return the path of an image that a table or list calls `entry`; `base` is the folder it is relative to."""
+    return os.path.join(base, entry)  # noqa: PTH118  (Path is slow for two million)
 
 
 def read_list(
@@ -68,14 +114,12 @@ def read_list(
         class_names: name of each class id; default "0", "1", ...
         num_classes: K if there are no names; default the largest label plus one.
     """
-    paths, labels = _list_entries(Path(path))
     names = class_names
     if names is None and num_classes is not None:
         names = [str(k) for k in range(num_classes)]
-    _check_list_range(Path(path), labels, None if names is None else len(names))
-    base = str(root) if str(root) else str(Path(path).parent)
-    full = [os.path.join(base, p) for p in paths]  # noqa: PTH118
-    return FileSource(full, labels, names, name=str(path))
+    entries = list_entries(Path(path), root, None if names is None else len(names))
+    check_repeats([entries])
+    return FileSource(entries.paths, entries.targets, names, name=str(path))
 
 
 def read_lists(
@@ -86,127 +130,183 @@ def read_lists(
     class_names: Sequence[str] | None = None,
 ) -> dict[str, ImageSource]:
     """Read one `path label` list per split; all splits share one class map. See `read_list`."""
+    splits, entries = list_splits(train, val, test, root, class_names)
+    check_repeats(entries)
+    return splits
+
+
+def list_splits(
+    train: str | Path,
+    val: str | Path | None = None,
+    test: str | Path | None = None,
+    root: str | Path = "",
+    class_names: Sequence[str] | None = None,
+    complain: Complain = refuse,
+) -> tuple[dict[str, ImageSource], list[Entries]]:
+    """Read lists as `read_lists` does, without looking for repeated images; `complain` is told of each bad line."""
     files = {"train": train, "val": val, "test": test}
-    given = {split: file for split, file in files.items() if file}
-    sources = {split: read_list(file, root, class_names) for split, file in given.items()}
-    size = max(source.num_classes for source in sources.values())
+    size = None if class_names is None else len(class_names)
+    found = {split: list_entries(Path(file), root, size, complain) for split, file in files.items() if file}
+    size = max(int(entries.targets.max(initial=0)) + 1 for entries in found.values())
     names = class_names if class_names is not None else [str(k) for k in range(size)]
-    return {split: FileSource(s.paths, s.targets, names, name=s.name) for split, s in sources.items()}
+    splits: dict[str, ImageSource] = {
+        split: FileSource(e.paths, e.targets, names, name=str(e.table)) for split, e in found.items()
+    }
+    return splits, list(found.values())
 
 
-def csv_rows(table: Path) -> list[Row]:
-    """Return the checked rows of a CSV file."""
+def csv_rows(table: Path, complain: Complain = refuse) -> list[Row]:
+    """Return the checked rows of a CSV file; `complain` is told of bad ones, which are left out."""
     rows: list[Row] = []
+    words: dict[str, str] = {}  # a label is kept once, not once a row
+    reader = csv.reader(text_lines(table), strict=True)
     try:
-        with table.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, strict=True)
-            columns = _columns(table, next(reader, []))
-            for cells in reader:
-                if cells:
-                    rows.append(_row(table, reader.line_num, cells, columns))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(
-            f"cannot read {table}: {error}. Give a CSV file in UTF-8 with the header path,label."
-        ) from error
+        columns = _columns(table, next(reader, []))
+        for cells in reader:
+            row = _row(table, reader.line_num, cells, columns, complain) if cells else None
+            if row is not None:
+                rows.append(row._replace(label=words.setdefault(row.label, row.label)))
+    except csv.Error as error:
+        complain(f"{shown(table)}, line {reader.line_num}: {error}. Close every quote, and save the file as plain CSV.")
     if not rows:
-        raise DataError(f"{table} has no rows below its header; add one line per image.")
+        raise DataError(f"{shown(table)} has no rows below its header; add one line per image.")
     return rows
 
 
-def _columns(table: Path, header: list[str]) -> tuple[int, int, int | None]:
+class _Columns(NamedTuple):
+    path: int
+    label: int
+    split: int | None
+    width: int
+
+
+def _columns(table: Path, header: list[str]) -> _Columns:
     names = [h.strip().lower() for h in header]
     missing = [c for c in ("path", "label") if c not in names]
     if missing:
+        line = shown(",".join(header))
+        what = f"in the header '{line[:100]}'" if header else "since the file is empty"
+        comma = " Columns are separated by commas." if len(header) == 1 and any(c in line for c in ";\\|") else ""
         raise DataError(
-            f"{table}, line 1: no column '{missing[0]}' in the header '{','.join(header)}'; "
-            "the first line must be path,label or path,label,split."
+            f"{shown(table)}, line 1: no column '{missing[0]}' {what}; "
+            f"the first line must be path,label or path,label,split.{comma}"
         )
-    return names.index("path"), names.index("label"), names.index("split") if "split" in names else None
+    twice = [c for c in ("path", "label", "split") if names.count(c) > 1]
+    if twice:
+        raise DataError(f"{shown(table)}, line 1: there are two columns '{twice[0]}'; keep one of them.")
+    split = names.index("split") if "split" in names else None
+    return _Columns(names.index("path"), names.index("label"), split, len(names))
 
 
-def _row(table: Path, line: int, cells: list[str], columns: tuple[int, int, int | None]) -> Row:
-    at_path, at_label, at_split = columns
-    if len(cells) <= max(at_path, at_label, at_split or 0):
-        raise DataError(f"{table}, line {line}: only {len(cells)} cells; give path, label and split as in the header.")
-    path, label = cells[at_path].strip(), cells[at_label].strip()
-    if not path or not label:
-        raise DataError(f"{table}, line {line}: the {'path' if not path else 'label'} is empty; fill it in.")
-    if at_split is None:
-        return line, path, label, "train"
-    word = cells[at_split].strip().lower()
+def _row(table: Path, line: int, cells: list[str], columns: _Columns, complain: Complain) -> Row | None:
+    words = _row_problem(cells, columns)
+    if words:
+        complain(f"{shown(table)}, line {line}: {words}")
+        return None
+    split = "train" if columns.split is None else _SPLIT_OF[cells[columns.split].strip().lower()]
+    return Row(line, cells[columns.path].strip(), cells[columns.label].strip(), split)
+
+
+def _row_problem(cells: list[str], columns: _Columns) -> str:
+    if len(cells) <= max(columns.path, columns.label, columns.split or 0):
+        return f"only {len(cells)} cells; give path, label and split as in the header."
+    if any(cell.strip() for cell in cells[columns.width :]):
+        return f"{len(cells)} cells under a header of {columns.width}; put a path with a comma in quotes."
+    for name, at in (("path", columns.path), ("label", columns.label)):
+        if not cells[at].strip():
+            return f"the {name} is empty; fill it in."
+    word = "train" if columns.split is None else cells[columns.split].strip().lower()
     if word not in _SPLIT_OF:
-        raise DataError(f"{table}, line {line}: unknown split '{cells[at_split]}'; {suggest(word, _SPLIT_OF)}")
-    return line, path, label, _SPLIT_OF[word]
+        return f"unknown split '{shown(word)}'; {suggest(word, _SPLIT_OF)}"
+    return ""
 
 
-def _class_map(
-    table: Path, rows: list[Row], class_names: Sequence[str] | None
-) -> tuple[Sequence[str], npt.NDArray[np.int64]]:
-    numbers = all(_is_whole(row[2]) for row in rows)
+Find = Callable[[str], int | str]
+"""From a label to its class id, or to words on why it has none."""
+
+
+def _class_map(labels: set[str], known: set[str], class_names: Sequence[str] | None) -> tuple[Sequence[str], Find]:
+    """Return the class names and how to find the class of a label."""
+    numbers = all(map(is_number, labels))
     if class_names is not None:
         names = list(class_names)
     elif numbers:
-        names = [str(k) for k in range(max(int(row[2]) for row in rows) + 1)]
+        ids = [int(label) for label in labels if is_whole(label) and int(label) < CLASS_LIMIT]
+        names = [str(k) for k in range(max(ids, default=0) + 1)]
     else:
-        names = sorted({row[2] for row in rows if row[3] == "train"})
-    ids = {name: k for k, name in enumerate(names)}
-    by_number = numbers or class_names is not None
-    targets = np.empty(len(rows), dtype=np.int64)
-    for i, (line, _, label, _) in enumerate(rows):
-        found = ids.get(label)
-        if found is None and by_number and _is_whole(label) and int(label) < len(names):
-            found = int(label)
-        if found is None:
-            raise DataError(f"{table}, line {line}: {_label_problem(label, names)}")
-        targets[i] = found
-    return names, targets
+        names = sorted(label for label in known if not label_problem(label))
+    place = {name: k for k, name in enumerate(names)}
+
+    def find(label: str) -> int | str:
+        if label in place:
+            return place[label]
+        if (numbers or class_names is not None) and is_whole(label) and int(label) < len(names):
+            return int(label)
+        if class_names is None and numbers and not is_whole(label):
+            return number_problem(label)
+        return (class_names is None and label_problem(label)) or _unknown_label(label, names)
+
+    return names, find
 
 
-def _is_whole(label: str) -> bool:
-    return label.isascii() and label.isdigit()
+def _labelled(table: Path, rows: list[Row], find: Find, complain: Complain) -> tuple[list[Row], npt.NDArray[np.int64]]:
+    """Return the rows whose label is a class, and the class ids."""
+    known = {label: find(label) for label in {row.label for row in rows}}
+    kept: list[Row] = []
+    targets = array("q")
+    for row in rows:
+        found = known[row.label]
+        if isinstance(found, str):
+            complain(f"{shown(table)}, line {row.line}: {found}")
+            continue
+        kept.append(row)
+        targets.append(found)
+    return kept, np.frombuffer(targets, dtype=np.int64) if targets else np.empty(0, np.int64)
 
 
-def _label_problem(label: str, names: Sequence[str]) -> str:
+def _unknown_label(label: str, names: Sequence[str]) -> str:
     if label.lstrip("-").isdigit():
         return f"label {label} is out of range for {len(names)} classes; labels must be 0 to {len(names) - 1}."
-    return f"unknown class '{label}', which the training rows or the class names do not have; {suggest(label, names)}"
+    words = shown(suggest(label, names))
+    return f"unknown class '{shown(label)}', which the training rows or the class names do not have; {words}"
 
 
-def _list_entries(path: Path) -> tuple[list[str], npt.NDArray[np.int64]]:
-    lines = _lines(path)
-    pairs = [line.strip().rsplit(None, 1) for line in lines]
-    try:
-        entries = [pair for pair in pairs if pair]
-        labels = np.array([int(pair[1]) for pair in entries], dtype=np.int64)
-    except (IndexError, ValueError, OverflowError):
-        line = next(n for n, pair in enumerate(pairs, 1) if pair and not _is_entry(pair))
-        raise DataError(
-            f"{path}, line {line}: '{lines[line - 1].strip()}' is not `path label` with a whole number as label; "
-            "correct the line, or use a CSV file for class names."
-        ) from None
-    if not entries:
-        raise DataError(f"{path} is empty; give one line `path label` per image.")
-    return [pair[0] for pair in entries], labels
+def list_entries(
+    path: Path, root: str | Path = "", num_classes: int | None = None, complain: Complain = refuse
+) -> Entries:
+    """Read the lines of a `path label` list; `complain` is told of bad ones, which are left out."""
+    base = str(root) if str(root) else str(path.parent)
+    limit = CLASS_LIMIT if num_classes is None else num_classes
+    paths: list[str] = []
+    targets, lines = array("q"), array("q")
+    for line, name, label in _pairs(path, complain):
+        if not 0 <= label < limit:
+            valid = f"0 to {limit - 1}" if num_classes is not None else "0 or more, one for each class"
+            complain(
+                f"{shown(path)}, entry {len(paths) + 1}: label {label} is out of range (line {line}); labels must be "
+                f"{valid}. Correct the list or the class names."
+            )
+            continue
+        paths.append(resolve_entry(base, name))
+        targets.append(label)
+        lines.append(line)
+    if not paths:
+        raise DataError(f"{shown(path)} is empty; give one line `path label` per image.")
+    return Entries(path, paths, np.frombuffer(targets, dtype=np.int64), np.frombuffer(lines, dtype=np.int64))
 
 
-def _is_entry(pair: list[str]) -> bool:
-    return len(pair) == 2 and pair[1].lstrip("+-").isdecimal() and len(pair[1]) < 19
+def _pairs(path: Path, complain: Complain) -> Iterator[tuple[int, str, int]]:
+    """Yield line number, image and label of each line that is not blank."""
+    for number, line in enumerate(text_lines(path), 1):
+        pair = line.strip().rsplit(None, 1)
+        if len(pair) == 2 and _is_entry(pair[1]):
+            yield number, pair[0], int(pair[1])
+        elif pair:
+            complain(
+                f"{shown(path)}, line {number}: '{shown(line.strip())[:200]}' is not `path label` with a whole number "
+                "as label; correct the line, or use a CSV file for class names."
+            )
 
 
-def _lines(path: Path) -> list[str]:
-    try:
-        data = path.read_bytes()
-        text = gzip.decompress(data) if path.suffix == ".gz" else data
-        return text.decode("utf-8-sig").split("\n")
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise DataError(f"cannot read list {path}: {error}. Give a text file of `path label` lines.") from error
-
-
-def _check_list_range(path: Path, labels: npt.NDArray[np.int64], num_classes: int | None) -> None:
-    limit = num_classes if num_classes is not None else int(labels.max()) + 1
-    bad = np.flatnonzero((labels < 0) | (labels >= limit))
-    if bad.size:
-        raise DataError(
-            f"{path}, entry {int(bad[0]) + 1}: label {int(labels[bad[0]])} is out of range; labels must be "
-            f"0 to {max(limit - 1, 0)}. Correct the list or the class names."
-        )
+def _is_entry(label: str) -> bool:
+    return label.lstrip("+-").isdecimal() and len(label) < 19

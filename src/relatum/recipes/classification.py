@@ -14,12 +14,13 @@ from relatum.config import EvalConfig, RunConfig
 from relatum.config_files import check, to_dict, to_toml
 from relatum.data.loaders import Loaders, build_loaders
 from relatum.data.samplers import warn_double_correction
-from relatum.errors import ConfigError
+from relatum.errors import ConfigError, DataError
 from relatum.evaluate import Scores, evaluate
 from relatum.models import create_model
 from relatum.models.freeze import freeze_backbone
 from relatum.objectives import build_objective
 from relatum.processes import is_first
+from relatum.recipes.quarantined import note_quarantine
 from relatum.recipes.reopen import reopen
 from relatum.relation import Relation, attach
 from relatum.relation.build import build_spec, stream_weights
@@ -41,6 +42,7 @@ def build(config: RunConfig, display: Display | None = None, encoder: str = "") 
     _check_together(config, encoder)
     progress = None if display is None else display.loading
     loaders = build_loaders(config.data, seed=config.train.seed, epochs=config.train.epochs, progress=progress)
+    _check_classes(loaders)
     objective = build_objective(config.objective, loaders.prior)
     if (config.data.mixup or config.data.cutmix) and not objective.accepts_soft_targets:
         raise ConfigError(
@@ -90,6 +92,7 @@ def _run_in(
     if before is not None:
         display.say(f"{out} is finished already.")
         return before
+    set_aside = note_quarantine(config, loaders, directory, display)
     if directory is not None:
         directory.update_manifest(recipe=recipe, command=shlex.join(["relatum", *sys.argv[1:]]))
     values = {
@@ -98,6 +101,7 @@ def _run_in(
         "class_names": list(loaders.prior.names),
         "class_counts": loaders.prior.counts.tolist(),
         "preprocess": loaders.preprocess.to_dict(),
+        **set_aside,
     }
     return fit(task, loaders, config.train, out=directory, evaluation=config.evaluate, values=values, display=display)
 
@@ -145,6 +149,15 @@ def _check_together(config: RunConfig, encoder: str = "") -> None:
     warmup, epochs = config.train.warmup_epochs, config.train.epochs
     if warmup >= epochs:
         raise ConfigError(f"train.warmup_epochs is {warmup:g}; it must be less than train.epochs, {epochs}.")
+
+
+def _check_classes(loaders: Loaders) -> None:
+    present = [name for name, count in zip(loaders.prior.names, loaders.prior.counts, strict=True) if count]
+    if len(present) < 2:
+        raise DataError(
+            f"the training data has one class with images ('{present[0]}'): there is nothing to tell apart. "
+            "Add a second class."
+        )
 
 
 def evaluate_run(path: Path, evaluation: EvalConfig, data_root: str = "") -> dict[str, Scores]:

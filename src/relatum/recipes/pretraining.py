@@ -18,6 +18,7 @@ from relatum.evaluate.probe import probe_encoder
 from relatum.models.mae import MaskedAutoencoder, create_mae, save_encoder
 from relatum.processes import is_first, wait
 from relatum.recipes.pretraining_settings import autoencoder_arguments, pretrain_data, pretrain_settings, pretrain_train
+from relatum.recipes.quarantined import note_quarantine
 from relatum.relation import Relation, attach
 from relatum.relation.build import build_spec, stream_weights
 from relatum.relation.relation import MODULE_NAME
@@ -75,9 +76,10 @@ def _pretrain_in(directory: RunDirectory | None, config: RunConfig, recipe: str,
         directory.check_data(loaders)
     done = finished_run(task, directory, len(loaders.train), pretrain_train(config))
     if done is None:
+        set_aside = note_quarantine(config, loaders, directory, display)
         if directory is not None:
             directory.update_manifest(recipe=recipe, stage=FOLDER, command=shlex.join(["relatum", *sys.argv[1:]]))
-        values = {"masked": autoencoder_arguments(config), "preprocess": loaders.preprocess.to_dict()}
+        values = {"masked": autoencoder_arguments(config), "preprocess": loaders.preprocess.to_dict(), **set_aside}
         done = fit(task, loaders, pretrain_train(config), out=directory, values=values, display=display)
     else:
         display.say(f"{folder} is finished already.")

@@ -19,9 +19,10 @@ from relatum.report.headline import headline
 from relatum.report.pretraining import pretraining_section
 from relatum.report.records import RunRecord, load_records
 from relatum.report.seeds import averaged, flatten, repeated
+from relatum.report.set_aside import KEY, set_aside_section
 
 _HERE = Path(__file__).parent
-_LONG_LISTS = ("class_names", "class_counts")
+_LONG_LISTS = ("class_names", "class_counts", KEY)
 
 
 def report(run_dirs: Sequence[Path | str], out: Path | str | None = None) -> Path:
@@ -80,6 +81,7 @@ def render(records: Sequence[RunRecord]) -> str:
         details=[entry for record in records for entry in _details(record)],
         version=setting(_version(records[-1])),
         pretraining=pretraining_section(series),
+        set_aside=set_aside_section(records),
         **_figures(series),
     )
 

@@ -60,9 +60,9 @@ def fit(
     if out is not None and not isinstance(out, RunDirectory):
         settings = {"train": asdict(config), "evaluate": asdict(evaluation), "task": task.fingerprint()}
         with open_run(Path(out), {**settings, "data": {"batch_size": loaders.train.batch_size}}) as opened:
-            if opened is not None:
-                opened.check_data(loaders)
             return fit(task, loaders, config, out=opened, evaluation=evaluation, values=values, display=display)
+    if out is not None:
+        out.check_data(loaders)
     before = finished_run(task, out, len(loaders.train), config)
     if before is not None:
         return before
@@ -321,6 +321,8 @@ class _Trainer:
         found = self.keeper.restore(self.config.accumulate, self.steps_per_epoch)
         if found is not None:
             self.position, self.seconds = found
+            # Of changed data, as allowed, an epoch may have become shorter.
+            self.position = replace(self.position, batch=min(self.position.batch, len(self.loaders.train)))
         return found is not None
 
     def _describe(self, status: str) -> None:

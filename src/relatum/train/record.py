@@ -49,6 +49,7 @@ class RunDirectory:
         self.checkpoints = self.path / "checkpoints"
         self.metrics_file = self.path / "metrics.jsonl"
         self.allow_changes = allow_changes
+        self._checked: Loaders | None = None
         self._lock = RunLock(self.path)
         try:
             self._open(config, config_text)
@@ -98,6 +99,9 @@ class RunDirectory:
         Raises:
             ConfigError: they differ, and changes are not allowed.
         """
+        if self._checked is loaders:
+            return
+        self._checked = loaders
         before, now = self.manifest.get("data"), fingerprint(loaders)
         if before == now or (before is None and self.manifest.get("status") == "finished"):
             return
