@@ -90,7 +90,7 @@ def test_settings_may_be_corrected_while_there_is_no_checkpoint(tmp_path):
         ({"model": Net(width=6)}, {}, "task.parameters was 651, now 489"),
         ({"relation": True}, {}, "task.relation was 'none', now .BatchFormer"),
         ({}, {"batch_size": 4}, "data.batch_size was 8, now 4"),
-        ({}, {"images": 44}, r"data.counts was \[14, 13, 13\], now \[15, 15, 14\]"),
+        ({}, {"images": 44}, "data.train: 40 images before, 44 now, class red 14 → 15"),
     ],
 )
 def test_another_task_or_other_data_in_the_same_directory_is_refused_by_name(tmp_path, other, data, words):

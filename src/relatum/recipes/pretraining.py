@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -95,6 +96,8 @@ def load_autoencoder(path: Path) -> MaskedAutoencoder:
     state, problems = latest_checkpoint(folder / "checkpoints")
     if state is None or "masked" not in state.values:
         raise CheckpointError(f"{path} holds no pretraining with a usable checkpoint. {' '.join(problems)}".rstrip())
+    for problem in problems:
+        warnings.warn(problem, stacklevel=2)
     model = create_mae(**state.values["masked"])
     tensors = {k: v for k, v in state.part("model").items() if not k.startswith(f"{MODULE_NAME}.")}
     model.load_state_dict(tensors)

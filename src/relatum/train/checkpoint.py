@@ -20,7 +20,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from relatum.errors import CheckpointError
-from relatum.train.files import sweep_up, write_atomically
+from relatum.files import sweep_up, write_atomically
 from relatum.train.seal import SEAL, UNSEALED, VALUES, check_seal, damaged, file_hash, is_whole, remember, seal
 
 KEEP = 2

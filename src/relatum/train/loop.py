@@ -87,8 +87,8 @@ class _Trainer:
         values: dict[str, Any],
         display: Display,
     ) -> None:
-        check_shares(loaders)
         check_batches(task, loaders, config)
+        check_shares(loaders)
         config = scaled_to_batch(config, loaders.train.batch_size * world())
         self.task, self.loaders, self.config, self.evaluation = task, loaders, config, evaluation
         self.directory, self.display = directory, display

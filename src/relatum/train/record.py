@@ -19,10 +19,10 @@ import torch
 from relatum import __version__
 from relatum.data.loaders import Loaders
 from relatum.errors import CheckpointError
+from relatum.files import append_line, sweep_up, write_if_new
 from relatum.processes import is_first, world
 from relatum.train.changes import Changes, changed_settings, on_record, refuse_data, refuse_settings, settings_in_words
 from relatum.train.checkpoint import has_checkpoints, newest_step
-from relatum.train.files import append_line, sweep_up, write_if_new
 from relatum.train.fingerprint import data_changes, data_in_words, fingerprint
 from relatum.train.lock import RunLock
 
