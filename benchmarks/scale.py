@@ -29,6 +29,8 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
+from itertools import pairwise
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -115,6 +117,7 @@ def measure_all(works: Mapping[str, Work], sizes: Sequence[int], repeats: int, f
     return lines
 
 
+@cache
 def import_only() -> Line:
     """What a new interpreter needs to import the package and nothing else."""
     code = FRESH.format(began=time.perf_counter())  # one clock for all processes
@@ -126,7 +129,7 @@ def import_only() -> Line:
 def judge(lines: Sequence[Line]) -> None:
     """Fill in growth and missed bars."""
     largest = max(line.entries for line in lines)
-    for before, line in zip(lines, lines[1:], strict=False):
+    for before, line in pairwise(lines):
         if before.name == line.name:
             _judge_growth(before, line)
         if line.entries == largest:
