@@ -23,7 +23,7 @@ from relatum.data.samplers import build_sampler
 from relatum.data.seeding import generator_for
 from relatum.data.source import ImageSource
 from relatum.data.splits import open_splits
-from relatum.data.workers import EvalItems, Key, TrainItems, count_repetitions, stream
+from relatum.data.workers import EvalItems, KeyBatches, TrainItems, count_repetitions, stream
 from relatum.errors import ConfigError, DataError
 from relatum.prior import ClassPrior
 
@@ -72,17 +72,26 @@ class TrainLoader:
 
         Targets are class ids (N,), or soft (N, K) with mixup or cutmix.
         """
-        if epoch < 0 or not 0 <= start <= len(self):
-            raise ConfigError(f"epoch {epoch}, batch {start}: epochs start at 0, batches are 0 to {len(self)}.")
-        order = self.sampler.indices(epoch)
+        self._check_place(epoch, start)
         if self.images is None:
-            batches = self._from_workers(order, epoch, start)
+            items = TrainItems(self.source, self.augment, self.seed, epoch, self.sampler.rank)
+            batches = stream(items, self.keys(epoch, start), self.workers)
         else:
-            batches = self._from_memory(self.images, order, epoch, start)
+            batches = self._from_memory(self.images, self.sampler.indices(epoch), epoch, start)
         for position, batch in enumerate(batches, start):
             if self.mixer is not None:
                 batch = self.mixer(batch, generator_for("mixing", self.seed, epoch, position, self.sampler.rank))
             yield batch
+
+    def keys(self, epoch: int, start: int = 0) -> KeyBatches:
+        """Return which samples each batch of `epoch` from position `start` on holds; no image is read."""
+        self._check_place(epoch, start)
+        order = self.sampler.indices(epoch)
+        return KeyBatches(order, self.batch_size, range(start, len(self)), count_repetitions(order))
+
+    def _check_place(self, epoch: int, start: int) -> None:
+        if epoch < 0 or not 0 <= start <= len(self):
+            raise ConfigError(f"epoch {epoch}, batch {start}: epochs start at 0, batches are 0 to {len(self)}.")
 
     def _from_memory(self, images: Tensor, order: npt.NDArray[np.int64], epoch: int, start: int) -> Iterator[Batch]:
         # Prepared in this thread: it costs a few percent of a training step on the CPU, which is all that a second
@@ -91,12 +100,6 @@ class TrainLoader:
             index = torch.from_numpy(order[position * self.batch_size : (position + 1) * self.batch_size])
             generator = generator_for("batch", self.seed, epoch, position, self.sampler.rank)
             yield Batch(self.augment(images.index_select(0, index), generator), self.targets[index], index)
-
-    def _from_workers(self, order: npt.NDArray[np.int64], epoch: int, start: int) -> Iterator[Batch]:
-        items = TrainItems(self.source, self.augment, self.seed, epoch, self.sampler.rank)
-        keys = [Key(*pair) for pair in zip(order.tolist(), count_repetitions(order).tolist(), strict=True)]
-        size = self.batch_size
-        return stream(items, [keys[p * size : (p + 1) * size] for p in range(start, len(self))], self.workers)
 
 
 class EvalLoader:
@@ -135,12 +138,13 @@ class EvalLoader:
         return -(-len(self.indices) // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
-        parts = [self.indices[at : at + self.batch_size] for at in range(0, len(self.indices), self.batch_size)]
         if self.images is None:
-            items = EvalItems(self.source, self.preprocess)
-            yield from stream(items, [[Key(i) for i in part] for part in parts], self.workers)
+            order = np.arange(self.indices.start, self.indices.stop, dtype=np.int64)
+            keys = KeyBatches(order, self.batch_size, range(len(self)))
+            yield from stream(EvalItems(self.source, self.preprocess), keys, self.workers)
             return
-        for part in parts:
+        for at in range(0, len(self.indices), self.batch_size):
+            part = self.indices[at : at + self.batch_size]
             index = torch.arange(part.start, part.stop)
             pixels = self.images[part.start - self.indices.start : part.stop - self.indices.start]
             yield Batch(self.preprocess.normalise(pixels), self.targets[index], index)
