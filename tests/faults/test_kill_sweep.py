@@ -31,7 +31,7 @@ def photos(tmp_path_factory) -> Path:
 
 def _words(photos: Path) -> list[str]:
     """Two runs of one setting, long enough to be killed on their way."""
-    shared = changed(TRAINING[1:], "--train.epochs", "30")
+    shared = changed(TRAINING[1:], "--train.epochs", "12")
     return ["sweep", *shared, "--data.root", str(photos), "--seeds", "0-1", "--out", "all"]
 
 
