@@ -58,8 +58,6 @@ def _require_file(path: Path) -> None:
         raise ModelError(f"'{path}' is a folder; give the weights file in it.")
     if not stat.S_ISREG(found.st_mode):
         raise ModelError(f"'{path}' is a pipe or a device; give a regular file.")
-    if not found.st_size:
-        raise ModelError(f"'{path}' is empty; fetch it again.")
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
