@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import stat
@@ -17,7 +18,8 @@ from relatum.config import RunConfig
 from relatum.errors import ConfigError, suggest
 
 MAX_EXTENDS = 5
-LARGEST_RECIPE = 2**20
+LARGEST_RECIPE = 2**16  # the longest of ours has 3 KB
+_MOST_DOTS = 400  # in a line: the parser needs time with the square of the parts of a key
 LARGEST_INT = 2**63 - 1
 _LONGEST_SHOWN = 200
 
@@ -33,8 +35,11 @@ def read_toml(path: Path) -> dict[str, Any]:
 def _chain(path: Path) -> list[dict[str, Any]]:
     tables: list[dict[str, Any]] = []
     while len(tables) < MAX_EXTENDS:
+        text = read_recipe(path)
+        if any(line.count(".") > _MOST_DOTS for line in text.splitlines()):
+            raise ConfigError(f"{path} is not a recipe: a line has more than {_MOST_DOTS} dots.")
         try:
-            table = tomllib.loads(read_recipe(path))
+            table = tomllib.loads(text)
         except ValueError as error:
             raise ConfigError(f"{path} is not valid TOML: {error}.") from error
         except RecursionError as error:
@@ -87,7 +92,7 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any], depth: int = 3) -> 
 
 def from_dict(table: Mapping[str, Any], origin: str, kind: type[Any] = RunConfig, prefix: str = "") -> Any:
     """Build the dataclass `kind` from a table; an error names `origin`, the key and the nearest valid key."""
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     known = {f.name: f for f in fields(kind)}
     values: dict[str, Any] = {}
     for key, value in table.items():
@@ -105,9 +110,14 @@ def from_dict(table: Mapping[str, Any], origin: str, kind: type[Any] = RunConfig
     return config
 
 
+@functools.cache  # to evaluate a hundred annotations takes longer than all the rest
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
 def check(config: Any, origin: str, prefix: str = "") -> None:
     """Check types and ranges of every field of a config dataclass, recursively."""
-    hints = typing.get_type_hints(type(config))
+    hints = _hints(type(config))
     for f in fields(config):
         value, where = getattr(config, f.name), f"{origin}: '{prefix}{f.name}'"
         if is_dataclass(value):
@@ -128,7 +138,8 @@ def _coerce(value: Any, hint: Any, where: str) -> Any:
     origin = get_origin(hint)
     if origin is Literal:
         if value not in get_args(hint):
-            raise ConfigError(f"{where} is {shown(value)}; {suggest(shown(value), map(str, get_args(hint)))}")
+            word = value[:99] if isinstance(value, str) else ""
+            raise ConfigError(f"{where} is {shown(value)}; {suggest(word, map(str, get_args(hint)))}")
         return value
     if origin is tuple:
         if not isinstance(value, list | tuple):
