@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from relatum import __version__, stopping
-from relatum.errors import ConfigError, RelatumError, suggest
+from relatum.errors import ConfigError, RelatumError, printable, suggest
 from relatum.launch import launched, meet, run_together
 from relatum.out_of_memory import is_out_of_memory
 
@@ -103,7 +103,7 @@ def _words(error: Exception) -> str | None:
         return "out of memory; lower --data.batch-size or --data.image-size, or set --data.memory never."
     if isinstance(error, OSError):
         place = f"{error.filename}: " if error.filename else ""
-        return f"{place}{error.strerror or error}."
+        return printable(f"{place}{error.strerror or error}.")
     return None
 
 
@@ -119,7 +119,7 @@ def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__
         issuer = issuer.f_back
     ours = str(issuer.f_globals.get("__name__", "")).partition(".")[0] == "relatum"
     if ours and issubclass(category, UserWarning):
-        print(f"relatum: warning: {message}", file=sys.stderr)
+        print(f"relatum: warning: {printable(str(message))}", file=sys.stderr)
 
 
 if __name__ == "__main__":

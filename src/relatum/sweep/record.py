@@ -99,7 +99,7 @@ def read_sweep(folder: Path) -> Sweep:
         entries = tuple(Entry(Point(run["values"]), int(run["seed"]), run.get("needs")) for run in content["runs"])
         base = from_dict(content["base"], str(path))
         return Sweep(folder, content["recipe"], base, tuple(content["overrides"]), content["command"], entries)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}); give another --out.") from error
 
 

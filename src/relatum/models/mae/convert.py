@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from relatum.errors import ModelError
 from relatum.files import write_atomically
 from relatum.models.mae.model import MaskedAutoencoder
-from relatum.models.weights import list_faults, read_weights, strip_prefixes
+from relatum.models.weight_files import read_weights
+from relatum.models.weights import list_faults, strip_prefixes
 from relatum.relation.relation import MODULE_NAME
 
 ENCODER, DECODER = "encoder.", "decoder."
