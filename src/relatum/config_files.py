@@ -111,7 +111,7 @@ def from_dict(table: Mapping[str, Any], origin: str, kind: type[Any] = RunConfig
 
 
 @functools.cache  # to evaluate a hundred annotations takes longer than all the rest
-def _hints(kind: type[Any]) -> dict[str, Any]:
+def _hints(kind: Any) -> dict[str, Any]:
     return typing.get_type_hints(kind)
 
 

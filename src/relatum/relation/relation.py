@@ -229,7 +229,7 @@ class Relation:
             )
 
     def note_batch(self, n: int) -> None:
-        """Warn once when the relation batch, of which `n` samples are in this process, is too small to relate anything."""
+        """Warn once when the relation batch, with `n` samples of this process, is too small to relate anything."""
         n *= world() if self.spec.gather else 1
         if n < SMALL_BATCH and not self._warned:
             self._warned = True
