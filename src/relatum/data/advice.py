@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -58,7 +59,7 @@ def find_problems(inspection: Inspection) -> tuple[Finding, ...]:
         _finding(
             "missing-class", "warning", "{} absent from a split", "class", _classes(inspection, "missing_classes")
         ),
-        _finding("look-alike", "warning", "{} that look alike", "class name", _look_alikes(inspection)),
+        _finding("look-alike", "warning", "{} of class names that look alike", "group", _look_alikes(inspection)),
         _finding("single-image", "warning", "{} with one training image", "class", _single_images(inspection)),
         _finding("repeat", "warning", "{} within a class", "duplicate", _groups(inspection, "repeated")),
         _finding("tiny", "note", f"{{}} with a side below {TINY_SIDE} pixels", "image", _notes(inspection, "tiny")),
@@ -95,11 +96,16 @@ def _notes(inspection: Inspection, field: str) -> list[str]:
     return [f"{note.file}: {note.note}" for note in notes]
 
 
+def reason(note: ImageNote) -> str:
+    """Why an image cannot be read, without the numbers that tell two truncated files apart."""
+    return re.sub(r"\d+", "#", note.note)
+
+
 def _unreadable(inspection: Inspection) -> list[str]:
     """All unreadable images, one of each reason first, so that a short list shows what there is."""
     notes = [note for split in inspection.splits for note in split.unreadable]
-    first = {note.note: i for i, note in reversed(list(enumerate(notes)))}
-    order = sorted(range(len(notes)), key=lambda i: first[notes[i].note] != i)
+    first = {reason(note): i for i, note in reversed(list(enumerate(notes)))}
+    order = sorted(range(len(notes)), key=lambda i: first[reason(notes[i])] != i)
     return [f"{notes[i].file}: {notes[i].note}" for i in order]
 
 

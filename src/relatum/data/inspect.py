@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -17,8 +16,7 @@ import numpy as np
 
 from relatum.config import DataConfig
 from relatum.data.advice import Finding, advice, find_problems
-from relatum.data.files import shown
-from relatum.data.folder import Complain, class_folders, images_below, look_alikes, sorted_names, split_folders
+from relatum.data.folder import look_alikes
 from relatum.data.inspect_files import (
     Duplicate,
     ImageNote,
@@ -32,12 +30,10 @@ from relatum.data.inspect_files import (
     spread,
     tiny_images,
 )
-from relatum.data.longtail import make_long_tailed
+from relatum.data.inspect_open import EmptyClasses, open_kindly
 from relatum.data.source import FileSource, ImageSource
-from relatum.data.splits import data_kind, read_class_names, read_splits
 from relatum.data.table_checks import repeated_paths
-from relatum.data.tables import csv_splits, list_splits
-from relatum.errors import ConfigError, DataError
+from relatum.errors import ConfigError
 from relatum.prior import ClassPrior
 
 RARE = 20
@@ -46,7 +42,6 @@ _NAMING_OPTIONS = (
     "kind", "root", "train_list", "val_list", "test_list", "class_names",
     "long_tail", "imbalance", "largest", "choice", "subset_seed",
 )  # fmt: skip
-EmptyClasses = dict[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -196,7 +191,7 @@ def inspect_data(
     if workers < 1 or (limit is not None and limit < 0):
         raise ConfigError(f"inspect: workers ({workers}) must be 1 or more, limit ({limit}) 0 or more.")
     config = config_or_path if isinstance(config_or_path, DataConfig) else DataConfig(root=str(config_or_path))
-    opened = _open_kindly(config)
+    opened = open_kindly(config)
     sources = opened.splits
     chosen = {split: spread(len(source), limit) for split, source in sources.items()}
     tick = _counter(progress, sum(map(len, chosen.values())))
@@ -300,67 +295,3 @@ def _options(config: DataConfig) -> str:
         f"--data.{name.replace('_', '-')} {shlex.quote(str(given[name]))}" for name in _NAMING_OPTIONS if name in given
     ]
     return " ".join(words)
-
-
-@dataclass
-class _Opened:
-    """The splits, and what was wrong on the way to them."""
-
-    splits: dict[str, ImageSource]
-    empty: EmptyClasses = field(default_factory=dict)
-    bad_rows: list[str] = field(default_factory=list)
-    bad_folders: list[str] = field(default_factory=list)
-
-
-def _open_kindly(config: DataConfig) -> _Opened:
-    """Read the splits; where training would refuse over a class, a row or a link, read around it and take note."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # images listed twice become findings
-            opened = _Opened(read_splits(config))
-    except DataError as refusal:
-        opened = _read_around(config, refusal)
-    train = make_long_tailed(
-        opened.splits["train"], config.long_tail, config.imbalance, config.largest, config.choice, config.subset_seed
-    )
-    opened.splits = {**opened.splits, "train": train}
-    return opened
-
-
-def _read_around(config: DataConfig, refusal: DataError) -> _Opened:
-    kind, opened = data_kind(config), _Opened({})
-    # what is wrong with the file of the names themselves cannot be read around
-    names = read_class_names(config.class_names)
-    if kind == "folder" and Path(config.root).is_dir():
-        opened.splits, opened.empty = _folder_with_gaps(Path(config.root), names or [], opened.bad_folders.append)
-        opened.bad_folders = list(dict.fromkeys(opened.bad_folders))  # some folders are looked at twice
-    elif kind == "csv":
-        opened.splits, _ = csv_splits(
-            config.root, None, names, opened.bad_rows.append, allow_outside=config.allow_outside
-        )
-    elif kind == "list":
-        files = (config.train_list, config.val_list, config.test_list)
-        opened.splits, _ = list_splits(
-            *files, config.root, names, opened.bad_rows.append, allow_outside=config.allow_outside
-        )
-    if "train" not in opened.splits:
-        raise refusal
-    return opened
-
-
-def _folder_with_gaps(root: Path, known: list[str], complain: Complain) -> tuple[dict[str, ImageSource], EmptyClasses]:
-    """Read class folders of which some are empty, in one split only, or not among the `known` names."""
-    listed = {
-        split: {name: images_below(folder / name, complain) for name in sorted_names(class_folders(folder, complain))}
-        for split, folder in split_folders(root, complain).items()
-    }
-    found = dict.fromkeys(name for classes in listed.values() for name in classes)
-    names = [*known, *sorted_names([name for name in found if name not in known])]
-    ids = {name: k for k, name in enumerate(names)}
-    sources: dict[str, ImageSource] = {}
-    for split, classes in listed.items():
-        paths = [path for images in classes.values() for path in images]
-        targets = [ids[name] for name, images in classes.items() for _ in images]
-        sources[split] = FileSource(paths, np.array(targets, dtype=np.int64), names, name=f"{root} ({split})")
-    empty = {s: tuple(shown(n) for n, images in classes.items() if not images) for s, classes in listed.items()}
-    return sources, empty

@@ -196,9 +196,12 @@ def probe_source(
     probes: list[Probe] = []
     with warnings.catch_warnings(), ThreadPoolExecutor(max_workers=workers) as pool:
         warnings.simplefilter("ignore")  # PIL grumbles about metadata; what matters becomes a finding
-        for part in pool.map(look, chunks):
-            probes.extend(part)
-            tick(len(part))
+        try:
+            for part in pool.map(look, chunks):
+                probes.extend(part)
+                tick(len(part))
+        finally:
+            pool.shutdown(cancel_futures=True)  # Ctrl-C does not wait for a million images
     return probes
 
 

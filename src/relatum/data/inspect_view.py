@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from relatum.data.advice import Finding, advice, amount
+from relatum.data.advice import Finding, advice, amount, reason
 from relatum.data.files import shown
 from relatum.data.inspect import Inspection, SplitInspection
 from relatum.errors import RelatumError
@@ -78,7 +78,7 @@ def _print_finding(finding: Finding, console: Console, examples: int) -> None:
 
 def _reasons(inspection: Inspection) -> int:
     """How many unreadable images to show: one for each reason, three at least."""
-    reasons = {note.note for split in inspection.splits for note in split.unreadable}
+    reasons = {reason(note) for split in inspection.splits for note in split.unreadable}
     return min(max(len(reasons), 3), _MOST_REASONS)
 
 

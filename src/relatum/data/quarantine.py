@@ -156,10 +156,13 @@ def find_bad(source: ImageSource, indices: Sequence[int], threads: int, tick: Ca
         return []
     blocks = [indices[first : first + _BLOCK] for first in range(0, len(indices), _BLOCK)]
     bad: Found = []
-    with ThreadPoolExecutor(max(threads, 1) if isinstance(source, FileSource) else 1) as pool:
+    pool = ThreadPoolExecutor(max(threads, 1) if isinstance(source, FileSource) else 1)
+    try:
         for block, found in zip(blocks, pool.map(lambda block: _look(source, block), blocks), strict=True):
             bad += found
             tick(len(block))
+    finally:
+        pool.shutdown(cancel_futures=True)  # Ctrl-C does not wait for a million images
     return bad
 
 

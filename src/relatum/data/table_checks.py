@@ -1,11 +1,10 @@
-"""What can be wrong with a table of images: its text, its labels, and images that are listed more than once."""
+"""What can be wrong with a table of images: its text, and images that are listed more than once."""
 
 from __future__ import annotations
 
 import codecs
 import gzip
 import io
-import math
 import os
 import warnings
 import zlib
@@ -18,11 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from relatum.data.files import open_regular, opening_problem, shown
-from relatum.data.source import CLASS_LIMIT
 from relatum.errors import DataError
 
 _GZIP = b"\x1f\x8b"
-_NO_VALUE = ("nan", "na", "n/a", "none", "null")
 
 
 @dataclass(frozen=True)
@@ -84,38 +81,6 @@ def _foreign_text(path: Path) -> str:
             except UnicodeDecodeError as error:
                 return f"is not UTF-8: line {number} has the byte 0x{line[error.start]:02x} (Latin-1?)."
     return "is not UTF-8."
-
-
-def is_whole(label: str) -> bool:
-    """Whether a label is a class id as it stands."""
-    return label.isascii() and label.isdigit()
-
-
-def is_number(label: str) -> bool:
-    """Whether a label was meant as a number: an id, a fraction, a negative number or the `nan` of a spreadsheet."""
-    try:
-        float(label)
-    except ValueError:
-        return False
-    return True
-
-
-def label_problem(label: str) -> str:
-    """Say why a label is no class id and no name for a class either; "" if it may be one of them."""
-    if is_whole(label):
-        return f"label {label} is too large; number the classes 0, 1, 2, ..." if int(label) >= CLASS_LIMIT else ""
-    if label.lower() in _NO_VALUE:
-        return f"label '{label}' stands for no value; fill it in, or list it in data.class_names if it is a name."
-    return ""
-
-
-def number_problem(label: str) -> str:
-    """Say why a label that was meant as a number is no class id."""
-    value = float(label)
-    if value < 0:
-        return f"label {label} is negative; class ids start at 0."
-    whole = f": write {int(value)}" if math.isfinite(value) and value == int(value) else ""
-    return f"label '{shown(label)}' is not a whole number; class ids are 0, 1, 2, ...{whole}."
 
 
 def repeated_paths(paths: Sequence[str]) -> list[list[int]]:

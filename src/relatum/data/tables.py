@@ -5,26 +5,18 @@ from __future__ import annotations
 import csv
 import itertools
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from relatum.data.files import shown
 from relatum.data.folder import SPLIT_FOLDERS, Complain, refuse
 from relatum.data.inside import resolve_entries
 from relatum.data.source import CLASS_LIMIT, FileSource, ImageSource
-from relatum.data.table_checks import (
-    Entries,
-    check_repeats,
-    is_number,
-    is_whole,
-    label_problem,
-    number_problem,
-    text_lines,
-)
+from relatum.data.table_checks import Entries, check_repeats, text_lines
+from relatum.data.table_labels import Row, class_map, labelled_rows
 from relatum.errors import DataError, suggest
 
 _SPLIT_OF = {word: split for split, words in SPLIT_FOLDERS.items() for word in words}
@@ -32,15 +24,6 @@ _SPLIT_OF = {word: split for split, words in SPLIT_FOLDERS.items() for word in w
 _BLOCK = 1 << 16
 Pair = tuple[int, str, int]
 """Line number, image and label of an entry of a list."""
-
-
-class Row(NamedTuple):
-    """One line of a CSV file."""
-
-    line: int
-    path: str
-    label: str
-    split: str
 
 
 def read_csv(
@@ -92,8 +75,8 @@ def csv_splits(
     if not any(row.split == "train" for row in rows):
         raise DataError(f"{shown(table)} has no training rows; give some rows the split 'train'.")
     known = {row.label for row in rows if complain is not None or row.split == "train"}
-    names, find = _class_map({row.label for row in rows}, known, class_names)
-    kept, targets = _labelled(table, rows, find, complain or refuse)
+    names, find = class_map({row.label for row in rows}, known, class_names)
+    kept, targets = labelled_rows(table, rows, find, complain or refuse)
     base = str(table.parent if root is None else root)
     names_of, line_of = [row.path for row in kept], [row.line for row in kept]
     places, paths = resolve(names_of, base, table, line_of, complain or refuse, allow_outside)
@@ -267,56 +250,6 @@ def _row_problem(cells: list[str], columns: _Columns) -> str:
     if word not in _SPLIT_OF:
         return f"unknown split '{shown(word)}'; {suggest(word, _SPLIT_OF)}"
     return ""
-
-
-Find = Callable[[str], int | str]
-"""From a label to its class id, or to words on why it has none."""
-
-
-def _class_map(labels: set[str], known: set[str], class_names: Sequence[str] | None) -> tuple[Sequence[str], Find]:
-    """Return the class names and how to find the class of a label."""
-    numbers = all(map(is_number, labels))
-    if class_names is not None:
-        names = list(class_names)
-    elif numbers:
-        ids = [int(label) for label in labels if is_whole(label) and int(label) < CLASS_LIMIT]
-        names = [str(k) for k in range(max(ids, default=0) + 1)]
-    else:
-        names = sorted(label for label in known if not label_problem(label))
-    place = {name: k for k, name in enumerate(names)}
-
-    def find(label: str) -> int | str:
-        if label in place:
-            return place[label]
-        if (numbers or class_names is not None) and is_whole(label) and int(label) < len(names):
-            return int(label)
-        if class_names is None and numbers and not is_whole(label):
-            return number_problem(label)
-        return (class_names is None and label_problem(label)) or _unknown_label(label, names)
-
-    return names, find
-
-
-def _labelled(table: Path, rows: list[Row], find: Find, complain: Complain) -> tuple[list[Row], npt.NDArray[np.int64]]:
-    """Return the rows whose label is a class, and the class ids."""
-    known = {label: find(label) for label in {row.label for row in rows}}
-    kept: list[Row] = []
-    targets = array("q")
-    for row in rows:
-        found = known[row.label]
-        if isinstance(found, str):
-            complain(f"{shown(table)}, line {row.line}: {found}")
-            continue
-        kept.append(row)
-        targets.append(found)
-    return kept, np.frombuffer(targets, dtype=np.int64) if targets else np.empty(0, np.int64)
-
-
-def _unknown_label(label: str, names: Sequence[str]) -> str:
-    if label.lstrip("-").isdigit():
-        return f"label {label} is out of range for {len(names)} classes; labels must be 0 to {len(names) - 1}."
-    words = shown(suggest(label, names))
-    return f"unknown class '{shown(label)}', which the training rows or the class names do not have; {words}"
 
 
 def list_entries(
