@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import stat
@@ -22,6 +21,7 @@ LARGEST_RECIPE = 2**16  # the longest of ours has 3 KB
 _MOST_DOTS = 400  # in a line: the parser needs time with the square of the parts of a key
 LARGEST_INT = 2**63 - 1
 _LONGEST_SHOWN = 200
+_HINTS: dict[Any, dict[str, Any]] = {}
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -110,9 +110,11 @@ def from_dict(table: Mapping[str, Any], origin: str, kind: type[Any] = RunConfig
     return config
 
 
-@functools.cache  # to evaluate a hundred annotations takes longer than all the rest
 def _hints(kind: type[Any]) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
+    """Types by key, remembered: to evaluate a hundred annotations takes longer than all the rest."""
+    if kind not in _HINTS:
+        _HINTS[kind] = typing.get_type_hints(kind)
+    return _HINTS[kind]
 
 
 def check(config: Any, origin: str, prefix: str = "") -> None:
