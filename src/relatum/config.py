@@ -221,8 +221,8 @@ class TrainConfig:
     lr: float = ranged(0.1, 0.0)
     """Peak learning rate."""
     lr_batch: int = ranged(0, 0)
-    """Images per step (batch_size x accumulate) that `lr` is meant for: with twice as many, the rate doubles. 0: as it
-    is."""
+    """Images per step (batch_size x accumulate x processes) that `lr` is meant for: with twice as many, the rate
+    doubles. 0: as it is."""
     momentum: float = ranged(0.9, 0.0, 1.0)
     """Momentum of sgd; first beta of adamw."""
     beta2: float = ranged(0.999, 0.0, 1.0)
