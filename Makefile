@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help setup demo test quality format bench clean
+.PHONY: help setup demo test quality format bench scale soak clean
 
 help:            ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -36,6 +36,12 @@ format: setup    ## put the code in order
 bench: setup     ## measure speed, as ratios in one run
 	$(BIN)/python benchmarks/training_speed.py
 	$(BIN)/python benchmarks/relation_cost.py
+
+scale: setup     ## time and memory of lists of up to two million images; fails if a bar is missed
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/scale.py
+
+soak: setup      ## 3,000 steps twice, watching the memory; fails if it grows
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/soak.py
 
 clean:           ## remove .venv and caches; runs/ stays
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist src/*.egg-info

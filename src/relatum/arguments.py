@@ -42,9 +42,26 @@ def call(function: Callable[..., T], prog: str, args: list[str]) -> T:
 
 
 def override(config: T, prog: str, args: list[str], description: str) -> T:
-    """Return the config dataclass with the values that `args` set, such as `--train.epochs 3`."""
-    args = _checked(args, Declared((), 0, _config_options(config)), prog)
+    """Return the config dataclass with the values that `args` set, such as `--train.epochs 3`.
+
+    The part of a name before its dot may be left out where only one setting ends so: `--bad-images quarantine`.
+    """
+    args = _checked(full_names(config, args), Declared((), 0, _config_options(config)), prog)
     return tyro.cli(type(config), prog=prog, args=args, default=config, description=description)
+
+
+def full_names(config: Any, args: list[str]) -> list[str]:
+    """Return `args` with `--bad-images` as `--data.bad-images`, where no other setting of `config` ends so."""
+    options = _config_options(config)
+    return [_full_name(word, options) for word in args]
+
+
+def _full_name(word: str, options: Mapping[str, Any]) -> str:
+    given, equals, value = word.partition("=")
+    if not given.startswith("--") or given.replace("_", "-") in options:
+        return word
+    same = _same_ending(given.replace("_", "-"), options)
+    return f"{same[0]}{equals}{value}" if len(same) == 1 and "." not in given else word
 
 
 def _declared_by_signature(function: Callable[..., Any]) -> Declared:
@@ -158,9 +175,13 @@ def _is_option(word: str) -> bool:
 
 def _nearest(name: str, options: Mapping[str, Any]) -> str:
     """Name the options with the same last part (`--epochs` for `--train.epochs`), else the one spelt most alike."""
-    last = name.lstrip("-").rpartition(".")[2]
-    same = [option for option in options if option.lstrip("-").rpartition(".")[2] == last]
+    same = _same_ending(name, options)
     if same:
         return f"; did you mean {' or '.join(same)}?"
     words = suggest(name, options)
     return f"; {words}" if words else ""
+
+
+def _same_ending(name: str, options: Mapping[str, Any]) -> list[str]:
+    last = name.lstrip("-").rpartition(".")[2]
+    return [option for option in options if option.lstrip("-").rpartition(".")[2] == last]

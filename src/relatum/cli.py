@@ -11,8 +11,10 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from relatum import __version__
-from relatum.errors import ConfigError, RelatumError, suggest
+from relatum import __version__, stopping
+from relatum.errors import ConfigError, RelatumError, printable, suggest
+from relatum.launch import launched, meet, run_together
+from relatum.out_of_memory import is_out_of_memory
 
 VERBS = {
     "demo": "train three small models on a generated long-tailed world",
@@ -28,7 +30,6 @@ VERBS = {
     "export": "write the plain model for others: timm folder, torch.export, ONNX",
 }
 EXIT_USER_ERROR = 2
-EXIT_INTERRUPTED = 130
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -40,21 +41,27 @@ def main(argv: list[str] | None = None) -> int:
     if args[0] in ("-V", "--version"):
         print(f"relatum {__version__}")
         return 0
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), stopping.stoppable():
         warnings.showwarning = _show_warning
+        if launched():
+            run_together(lambda speaks: _run(args[0], args[1:], speaks))
         return _run(args[0], args[1:])
 
 
-def _run(name: str, args: list[str]) -> int:
+def _run(name: str, args: list[str], speaks: Callable[[], bool] = lambda: True) -> int:
+    """Run a verb; `speaks` tells whether it is for this process to show an error."""
     try:
+        if launched():
+            meet(name)
         code = _verb(name)(args) or 0
         sys.stdout.flush()  # here, so that a full disk or a closed pipe is met inside this try
         return code
     except SystemExit as stop:  # tyro has shown a help page (0) or an error (2)
         return stop.code if isinstance(stop.code, int) else EXIT_USER_ERROR if stop.code else 0
     except KeyboardInterrupt:
-        print("relatum: interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
+        if speaks():
+            print("relatum: interrupted", file=sys.stderr)
+        return stopping.exit_code()
     except BrokenPipeError:
         _silence_stdout()
         return 0
@@ -62,7 +69,8 @@ def _run(name: str, args: list[str]) -> int:
         message = _words(error)
         if message is None:
             raise
-        print(f"relatum: error: {message}", file=sys.stderr)
+        if speaks():
+            print(f"relatum: error: {message}", file=sys.stderr)
         return EXIT_USER_ERROR
 
 
@@ -91,11 +99,11 @@ def _words(error: Exception) -> str | None:
     """What to say of an error that lies with the user's input or machine; None for one that is ours."""
     if isinstance(error, RelatumError):
         return str(error)
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "can't allocate" in str(error):
+    if is_out_of_memory(error):
         return "out of memory; lower --data.batch-size or --data.image-size, or set --data.memory never."
     if isinstance(error, OSError):
         place = f"{error.filename}: " if error.filename else ""
-        return f"{place}{error.strerror or error}."
+        return printable(f"{place}{error.strerror or error}.")
     return None
 
 
@@ -111,7 +119,7 @@ def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__
         issuer = issuer.f_back
     ours = str(issuer.f_globals.get("__name__", "")).partition(".")[0] == "relatum"
     if ours and issubclass(category, UserWarning):
-        print(f"relatum: warning: {message}", file=sys.stderr)
+        print(f"relatum: warning: {printable(str(message))}", file=sys.stderr)
 
 
 if __name__ == "__main__":

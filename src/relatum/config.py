@@ -268,7 +268,7 @@ class TrainConfig:
     tensorboard: bool = False
     """Also write TensorBoard files (needs the extra `track`)."""
     max_steps: int = ranged(0, 0)
-    """Stop after this many optimizer steps; 0 is off. The schedule is not shortened."""
+    """Stop after this many optimizer steps, left-out ones too; 0 is off. The schedule is not shortened."""
     on_nonfinite: Literal["stop", "skip", "rollback"] = "stop"
     """At a loss or gradient that is not finite: stop, leave the batch out, or go back to the last checkpoint and leave
     the batch out there."""

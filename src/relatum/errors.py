@@ -3,11 +3,30 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
+
+# Control characters, by which a name could steer a terminal; marks that reverse the reading order; lone surrogates.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_LONGEST_MESSAGE = 4000
 
 
 class RelatumError(Exception):
     """A problem in the user's input or surroundings. The command line prints it and exits with code 2."""
+
+    def __str__(self) -> str:
+        """The message, fit to be shown: it may quote names from files of strangers."""
+        text = printable(super().__str__())
+        return text if len(text) <= _LONGEST_MESSAGE else f"{text[:_LONGEST_MESSAGE]} …"
+
+
+def printable(text: str) -> str:
+    r"""Return `text` with control characters written as escapes, so that a file's name cannot steer a terminal.
+
+    >>> printable("\x1b[31mred")
+    '\\x1b[31mred'
+    """
+    return _UNPRINTABLE.sub(lambda found: found.group().encode("unicode_escape").decode("ascii"), text)
 
 
 class ConfigError(RelatumError):

@@ -10,7 +10,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Literal, TextIO
 
-from relatum.errors import ConfigError, RelatumError, suggest
+from relatum.errors import ConfigError, RelatumError, printable, suggest
 
 Prediction = tuple[Path, list[tuple[str, float]]]
 PredictionFormat = Literal["table", "csv", "json"]
@@ -65,7 +65,7 @@ def _write_table(rows: Iterator[Prediction], stream: TextIO) -> None:
     for path, predictions in listed:
         cells = chain.from_iterable((name, f"{probability:.1%}") for name, probability in predictions)
         # Text, because a class or a file may be called "[bold]", which rich would take for an instruction.
-        table.add_row(*(Text(cell) for cell in (_printable(path), *cells)))
+        table.add_row(*(Text(printable(cell)) for cell in (_printable(path), *cells)))
     Console(file=stream).print(table)
 
 

@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 from rich.console import Console
 
+from relatum.errors import printable
+
 T = TypeVar("T")
 
 
@@ -19,7 +21,7 @@ def print_scores(run: Path, scores: Mapping[str, Mapping[str, Any]]) -> None:
     name, console = run.resolve().name, Console()
     console.print(comparison_table({f"{name} ({split})": entry for split, entry in scores.items()}))
     for split, entry in scores.items():
-        console.print(f"{split}: {_sentence(entry)}", highlight=False, markup=False)
+        console.print(printable(f"{split}: {_sentence(entry)}"), highlight=False, markup=False)
 
 
 def print_pretraining(run: Path, scores: Mapping[str, Any]) -> None:

@@ -25,6 +25,10 @@ from relatum.relation import Relation
 from relatum.relation.relation import MODULE_NAME
 from relatum.train.checkpoint import State, latest_checkpoint, load_checkpoint
 
+_LARGEST_SIDE = 2**14
+# What create_model takes besides the shape of a model: files to read, and the arguments that are given anyway.
+_NOT_A_SHAPE = {"name", "num_classes", "head", "scale", "pool", "weights", "encoder", "head_std", "head_bias"}
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -75,6 +79,7 @@ def load(path: Path | str) -> Trained:
             f"{path} does not say how to build its model (it came from fit() with a model of yours); "
             "build the model yourself and load the tensors named 'model.*' from its safetensors file."
         )
+    _check_description(values, path)
     settings = from_dict(values["model"], str(path), ModelConfig)
     names = tuple(values["class_names"])
     # Only what shapes the model: where it once started from has no part in it any more.
@@ -86,6 +91,19 @@ def load(path: Path | str) -> Trained:
         raise CheckpointError(f"the weights in {path} do not fit the model '{settings.name}': {error}") from error
     kwargs = dict(values.get("model_kwargs", {}))
     return Trained(model.eval(), names, Preprocess.from_dict(values["preprocess"]), settings, kwargs)
+
+
+def _check_description(values: dict[str, Any], path: Path | str) -> None:
+    """Hold what a checkpoint says of its model against its form: it may come from a stranger."""
+    names, kwargs, preprocess = values["class_names"], values.get("model_kwargs", {}), values["preprocess"]
+    plain = isinstance(names, list) and names and all(isinstance(name, str) for name in names)
+    tables = all(isinstance(table, dict) for table in (values["model"], kwargs, preprocess))
+    sides = [preprocess.get(key) for key in ("image_size", "resize")] if tables else []
+    if not plain or not all(type(side) is int and side <= _LARGEST_SIDE for side in sides) or not sides:
+        raise CheckpointError(f"{path} describes its model in a form that relatum does not write; take another file.")
+    foreign = sorted(kwargs.keys() & _NOT_A_SHAPE)
+    if foreign:
+        raise CheckpointError(f"{path} wants its model built with {foreign[0]}, which relatum does not write; refused.")
 
 
 def load_relation(path: Path | str, relation: Relation) -> None:
@@ -101,6 +119,16 @@ def load_relation(path: Path | str, relation: Relation) -> None:
 
 
 def _read(path: Path) -> State:
+    try:
+        state = _newest(path)
+    except RecursionError as error:  # JSON can be nested more deeply than Python calls
+        raise CheckpointError(f"{path} is not a readable relatum checkpoint (nested too deeply).") from error
+    if not isinstance(state.values, dict):
+        raise CheckpointError(f"{path} is not a readable relatum checkpoint (its values are no table).")
+    return state
+
+
+def _newest(path: Path) -> State:
     if path.is_file():
         return load_checkpoint(path)
     if not path.is_dir():
@@ -109,7 +137,7 @@ def _read(path: Path) -> State:
     if state is None:
         raise CheckpointError(f"{path} is not a run directory with a usable checkpoint. {' '.join(problems)}".rstrip())
     for problem in problems:
-        warnings.warn(problem, stacklevel=3)
+        warnings.warn(problem, stacklevel=4)
     return state
 
 

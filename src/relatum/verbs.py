@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 import tyro
 from rich.console import Console
 
+from relatum import stopping
 from relatum.arguments import call, override
 from relatum.config import DataConfig, EvalConfig
 from relatum.config_files import check
@@ -29,7 +30,6 @@ Flag = Annotated[bool, tyro.conf.arg(help_behavior_hint="")]
 ShotRule = Literal["standard", "oltr", "mislas", "prior-lt", "cifar10", "thirds"]
 Format = Literal["table", "csv", "json"]
 ExportFormat = Literal["safetensors", "torch-export", "onnx"]
-EXIT_INTERRUPTED = 130
 
 
 def demo(args: list[str]) -> int:
@@ -47,7 +47,7 @@ def demo(args: list[str]) -> int:
 
         page = run_demo(out, seed, epochs, Console())
         if page is None:
-            return EXIT_INTERRUPTED
+            return stopping.exit_code()
         print(page)
         return 0
 
@@ -166,11 +166,20 @@ def train(args: list[str]) -> int:
     check(config, "command line")
     out = Path(config.out or f"runs/{recipe.name.replace('/', '-')}-s{config.train.seed}")
 
+    from relatum.processes import is_first
     from relatum.recipes.stages import run
 
-    done = run(config, recipe.name, out)
+    stopping.follow_parent()
+    try:
+        done = run(config, recipe.name, out)
+    except KeyboardInterrupt:  # where there was nothing to save
+        stopping.tell_next(["train", *args])
+        raise
     if done.status == "interrupted":
-        return EXIT_INTERRUPTED
+        stopping.tell_next(["train", *args])
+        return stopping.exit_code()
+    if not is_first():
+        return 0
     if config.stages == ("pretrain",):
         print_pretraining(out, done.scores)
         return 0
@@ -187,7 +196,11 @@ def sweep(args: list[str]) -> int:
     """`relatum sweep RECIPE --over KEY=V1,V2`."""
     from relatum.sweep.verb import sweep as run
 
-    return run(args)
+    try:
+        return run(args)
+    except KeyboardInterrupt:  # before the runs or after them
+        stopping.tell_next(["sweep", *args])
+        raise
 
 
 def probe(args: list[str]) -> int:

@@ -142,3 +142,21 @@ def test_a_mistake_of_ours_is_not_hidden(monkeypatch):
     _verb(monkeypatch, lambda: _raise(ZeroDivisionError()))
     with pytest.raises(ZeroDivisionError):
         cli.main(["report"])
+
+
+@pytest.mark.parametrize(
+    ("words", "full"),
+    [
+        (["--bad-images", "quarantine"], ["--data.bad-images", "quarantine"]),
+        (["--on-nonfinite=skip"], ["--train.on-nonfinite=skip"]),
+        (["--no-allow_outside"], ["--data.no-allow-outside"]),
+        (["--out", "runs/x", "--train.lr", "0.1"], ["--out", "runs/x", "--train.lr", "0.1"]),
+        (["--lr", "0.1"], ["--lr", "0.1"]),  # of train, or of pretrain?
+        (["--train.bad-images", "raise"], ["--train.bad-images", "raise"]),
+    ],
+)
+def test_a_name_may_stand_without_its_room_where_only_one_ends_so(words, full):
+    from relatum.arguments import full_names
+    from relatum.config import RunConfig
+
+    assert full_names(RunConfig(), words) == full

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import pickle
@@ -13,19 +14,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 
 from relatum.errors import CheckpointError
 from relatum.train import load_checkpoint, save_checkpoint
-from relatum.train.checkpoint import (
-    INDEX,
-    State,
-    flatten_optimizer,
-    latest_checkpoint,
-    restore_optimizer,
-    write_atomically,
-)
+from relatum.train.checkpoint import INDEX, State, latest_checkpoint, write_atomically
+from relatum.train.snapshot import flatten_optimizer, restore_optimizer
 
 
 def _state(value: float = 1.0) -> State:
@@ -198,25 +194,64 @@ def test_foreign_and_missing_files_are_named(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["{half", "3", "[3]", '[{"file": "x"}]'])
-def test_an_unreadable_index_is_named(tmp_path, text):
+def test_an_unreadable_index_is_named_and_the_files_speak_for_themselves(tmp_path, text):
     (tmp_path / INDEX).write_text(text)
-    with pytest.raises(CheckpointError, match=r"index.json cannot be read"):
+    with pytest.raises(CheckpointError, match=r"index.json cannot be read .* No checkpoint is left"):
         latest_checkpoint(tmp_path)
+    (tmp_path / INDEX).unlink()
+    assert latest_checkpoint(tmp_path) == (None, [])
+    save_checkpoint(tmp_path, _state(), 1)
+    (tmp_path / INDEX).write_text(text)
+    state, problems = latest_checkpoint(tmp_path)
+    assert state.values["value"] == 1
+    assert "index.json cannot be read" in problems[0]
 
 
 def test_the_hash_in_the_index_is_that_of_the_file(tmp_path):
-    import hashlib
-
     path = save_checkpoint(tmp_path, _state(), 1)
     (entry,) = json.loads((tmp_path / INDEX).read_text())
     assert entry == {"file": path.name, "step": 1, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+
+
+def test_the_hash_in_the_header_is_that_of_the_file_with_zeros_in_its_place(tmp_path):
+    path = save_checkpoint(tmp_path, _state(), 1)
+    with safe_open(path, framework="pt") as file:
+        written = file.metadata()["sha256"]
+    assert hashlib.sha256(path.read_bytes().replace(written.encode(), b"0" * 64)).hexdigest() == written
+
+
+def _of_an_earlier_version(folder: Path, value: float, step: int) -> Path:
+    """A checkpoint without a hash of its own, and an index that has it."""
+    state, path = _state(value), folder / f"step-{step:09d}.safetensors"
+    save_file(state.tensors, path, metadata={"relatum": json.dumps(state.values)})
+    index = json.loads((folder / INDEX).read_text()) if (folder / INDEX).exists() else []
+    index.append({"file": path.name, "step": step, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()})
+    (folder / INDEX).write_text(json.dumps(index))
+    return path
+
+
+def test_checkpoints_of_earlier_versions_are_vouched_for_by_the_index(tmp_path):
+    for step in (1, 2):
+        path = _of_an_earlier_version(tmp_path, step, step)
+    assert load_checkpoint(path).values["value"] == 2
+    assert latest_checkpoint(tmp_path)[1] == []
     data = bytearray(path.read_bytes())
     data[-1] ^= 1  # the weights change, and the file stays readable
     path.write_bytes(data)
-    assert not torch.equal(load_checkpoint(path).tensors["model.weight"], _state().tensors["model.weight"])
     state, problems = latest_checkpoint(tmp_path)
-    assert state is None
+    assert (state.values["value"], len(problems)) == (1, 1)
     assert "its hash is not the recorded one" in problems[0]
+    save_checkpoint(tmp_path, _state(), 3)
+    assert _files(tmp_path) == {"step-000000001.safetensors", "step-000000003.safetensors", INDEX}
+
+
+def test_without_an_index_a_checkpoint_of_an_earlier_version_is_taken_with_a_word_of_doubt(tmp_path):
+    _of_an_earlier_version(tmp_path, 1, 1)
+    (tmp_path / INDEX).unlink()
+    state, problems = latest_checkpoint(tmp_path)
+    assert state.values["value"] == 1
+    assert "index.json is missing" in problems[0]
+    assert "could not be checked for damage" in problems[1]
 
 
 # -- optimizers --------------------------------------------------------------------------------------------------------

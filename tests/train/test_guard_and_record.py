@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -176,6 +178,52 @@ def test_a_meter_goes_on_from_its_state(tmp_path):
     straight.write_train(3, 1.0)
     second.write_train(3, 1.0)
     assert rows(tmp_path / "a", speed=True) == rows(tmp_path / "b", speed=True)
+
+
+def _three_rows(path, middle=b'{"kind": "train", "step": 2}'):
+    run = RunDirectory(path, {})
+    for step in (1, 2, 3):
+        run.append_metrics({"kind": "train", "step": step})
+    run.metrics_file.write_bytes(run.metrics_file.read_bytes().replace(b'{"kind": "train", "step": 2}', middle))
+    return run
+
+
+def test_rows_after_the_checkpoint_and_half_a_row_are_cut_off(tmp_path):
+    run = _three_rows(tmp_path)
+    with run.metrics_file.open("a") as file:
+        file.write('{"st')
+    assert run.keep_metrics(2) == 2
+    assert [row["step"] for row in rows(tmp_path)] == [1, 2]
+
+
+@pytest.mark.parametrize("middle", [b'{"step":', b"\0" * 11, b"\xff\xfe", b""], ids=["half", "zeros", "noise", "empty"])
+def test_a_damaged_row_among_those_that_are_kept_is_said_and_moves_no_other_into_its_place(tmp_path, middle):
+    run = _three_rows(tmp_path, middle)
+    with pytest.warns(UserWarning, match=r"metrics.jsonl has lost 1 of its first 2 rows"):
+        assert run.keep_metrics(2) == 1
+    assert [row["step"] for row in rows(tmp_path)] == [1]
+
+
+def test_missing_rows_are_said(tmp_path):
+    run = _three_rows(tmp_path)
+    with pytest.warns(UserWarning, match=r"has lost 2 of its first 5 rows"):
+        assert run.keep_metrics(5) == 3
+    run.metrics_file.unlink()
+    with pytest.warns(UserWarning, match=r"has lost 5 of its first 5 rows"):
+        assert run.keep_metrics(5) == 0
+
+
+def test_a_row_is_on_disk_before_anything_counts_on_it(tmp_path, monkeypatch):
+    run, synced, sync = RunDirectory(tmp_path, {}), [], os.fsync
+
+    def look(handle):
+        synced.append(Path(f"/proc/self/fd/{handle}").readlink())
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", look)
+    for _ in range(2):
+        run.append_metrics({"step": 1})
+    assert synced == [run.metrics_file, tmp_path, run.metrics_file]  # and once the name of the new file
 
 
 # -- manifest.json and the rest ----------------------------------------------------------------------------------------

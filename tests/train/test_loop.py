@@ -243,11 +243,11 @@ def test_the_test_split_is_left_alone_until_the_end(tmp_path):
 
 def test_save_every(tmp_path, monkeypatch):
     saved = []
-    from relatum.train import loop
+    from relatum.train import keeping
 
-    real = loop.save_checkpoint
+    real = keeping.save_checkpoint
     monkeypatch.setattr(
-        loop, "save_checkpoint", lambda folder, state, step: saved.append(step) or real(folder, state, step)
+        keeping, "save_checkpoint", lambda folder, state, step: saved.append(step) or real(folder, state, step)
     )
     fit(task(), loaders(), replace(TRAIN, epochs=5, save_every=2), out=tmp_path, display=quiet())
     assert saved == [10, 20, 25]  # five steps an epoch

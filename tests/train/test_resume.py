@@ -25,6 +25,7 @@ from tiny import (
     task,
 )
 
+from relatum.errors import CheckpointError
 from relatum.train import RunDirectory, checkpoint, fit
 
 # -- interruptions -----------------------------------------------------------------------------------------------------
@@ -210,12 +211,23 @@ def test_a_damaged_newest_checkpoint_is_passed_over_and_said(tmp_path, whole, da
     assert_as_if_nothing_happened(tmp_path, whole)
 
 
-def test_with_no_whole_checkpoint_left_it_starts_anew_and_says_so(tmp_path, whole):
+def test_with_no_whole_checkpoint_left_it_refuses_and_touches_nothing(tmp_path):
     fit_everything(tmp_path, SignalAt(12))
     for path in (tmp_path / "checkpoints").glob("*.safetensors"):
         _flip_a_byte(path)
-    shown = Talk()
-    assert fit_everything(tmp_path, shown).status == "finished"
-    assert "hash" in shown.said[0]
-    assert "starting from the beginning" in shown.said[2]
-    assert_as_if_nothing_happened(tmp_path, whole)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(CheckpointError, match=r"step-000000012.*step-000000010.*delete .* to start anew"):
+        fit_everything(tmp_path)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_a_row_that_was_lost_moves_no_other(tmp_path, whole):
+    """A damaged row among those of the checkpoint: the curve lacks it, and no row is there twice later."""
+    fit_everything(tmp_path, SignalAt(12))
+    path = tmp_path / "metrics.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([lines[0], b"damaged\n", *lines[2:]]))
+    with pytest.warns(UserWarning, match="has lost 1 of its first"):
+        fit_everything(tmp_path, SignalAt(13))
+    fit_everything(tmp_path)
+    assert rows(tmp_path) == [row for number, row in enumerate(rows(whole)) if number != 1]

@@ -90,7 +90,7 @@ def test_settings_may_be_corrected_while_there_is_no_checkpoint(tmp_path):
         ({"model": Net(width=6)}, {}, "task.parameters was 651, now 489"),
         ({"relation": True}, {}, "task.relation was 'none', now .BatchFormer"),
         ({}, {"batch_size": 4}, "data.batch_size was 8, now 4"),
-        ({}, {"images": 44}, r"data.counts was \[14, 13, 13\], now \[15, 15, 14\]"),
+        ({}, {"images": 44}, "data.train: 40 images before, 44 now, class red 14 → 15"),
     ],
 )
 def test_another_task_or_other_data_in_the_same_directory_is_refused_by_name(tmp_path, other, data, words):
@@ -112,6 +112,16 @@ def test_an_unwritable_run_directory_is_one_clear_error(tmp_path):
     for place in (tmp_path / "file" / "run", Path("/proc/relatum/run")):
         with pytest.raises(CheckpointError, match="cannot write to"):
             fit(task(), loaders(), TRAIN, out=place, display=quiet())
+
+
+def test_settings_that_an_earlier_version_did_not_have_count_as_their_defaults(tmp_path):
+    old = to_dict(RunConfig())
+    del old["evaluate"]["mini_batch"]
+    RunDirectory(tmp_path, old).update_manifest(status="finished")
+    now = replace(RunConfig(), evaluate=replace(RunConfig().evaluate, mini_batch=True))
+    with pytest.raises(ConfigError, match=r"evaluate.mini_batch was None, now True"):
+        RunDirectory(tmp_path, to_dict(now))
+    assert RunDirectory(tmp_path, to_dict(RunConfig())).manifest["status"] == "finished"
 
 
 def test_a_full_disk_while_rows_are_written_is_one_clear_error(tmp_path):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import io
-import pickle
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from relatum.data.pickles import load_pickle
 from relatum.data.source import ArraySource, ImageSource
 from relatum.errors import ConfigError, DataError, suggest
 
@@ -37,13 +36,6 @@ LAYOUTS = {
     ),
     "cifar100": _Layout("cifar-100-python", ("train",), ("test",), "meta", "fine_labels", "fine_label_names", 100),
 }
-
-# Everything a pickled dictionary of arrays, lists and strings needs, under the module names of old and new NumPy.
-_ALLOWED = {
-    (f"numpy.{core}.{module}", name)
-    for core in ("core", "_core")
-    for module, name in (("multiarray", "_reconstruct"), ("multiarray", "scalar"), ("numeric", "_frombuffer"))
-} | {("numpy", "ndarray"), ("numpy", "dtype")}
 
 
 def read_cifar(root: str | Path, which: str, class_names: Sequence[str] | None = None) -> dict[str, ImageSource]:
@@ -81,35 +73,6 @@ def find_cifar(root: str | Path, which: str) -> Path | None:
     return None
 
 
-def load_pickle(path: str | Path) -> Any:
-    """Unpickle plain containers, strings, numbers and NumPy arrays; anything else in the file is refused."""
-    try:
-        return _PlainUnpickler(io.BytesIO(Path(path).read_bytes()), encoding="latin1").load()
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from error
-    except Exception as error:  # a damaged pickle can raise nearly anything
-        raise DataError(f"cannot read {path}: {error}. Unpack the CIFAR archive again.") from error
-
-
-class _PlainUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == ("_codecs", "encode"):
-            return _encode_latin1
-        if (module, name) not in _ALLOWED:
-            raise DataError(
-                f"the pickle asks for {module}.{name}, which is not data; refused, since it could run code. "
-                "Get the file from its official source."
-            )
-        return super().find_class(module, name)
-
-
-def _encode_latin1(text: str, encoding: str = "latin1") -> bytes:
-    """Stand in for `_codecs.encode`, by which new Python writes bytes into old pickles; other codecs are refused."""
-    if encoding not in ("latin1", "latin-1", "iso-8859-1"):
-        raise ValueError(f"codec {encoding} in a pickle")
-    return text.encode("latin1")
-
-
 def _class_names(folder: Path, layout: _Layout) -> list[str]:
     meta = folder / layout.meta
     if not meta.is_file():
@@ -117,7 +80,10 @@ def _class_names(folder: Path, layout: _Layout) -> list[str]:
     content = load_pickle(meta)
     if not isinstance(content, dict) or layout.names not in content:
         raise DataError(f"{meta} has no '{layout.names}'; unpack the CIFAR archive again.")
-    return [str(name) for name in content[layout.names]]
+    names = content[layout.names]
+    if not isinstance(names, list) or not all(isinstance(name, (str, bytes)) for name in names):
+        raise DataError(f"{meta}: '{layout.names}' is not a list of names; unpack the CIFAR archive again.")
+    return [name.decode("latin1") if isinstance(name, bytes) else name for name in names]
 
 
 def _read_split(files: list[Path], layout: _Layout, names: Sequence[str], name: str) -> ArraySource:
@@ -130,9 +96,18 @@ def _read_batch(file: Path, layout: _Layout) -> tuple[npt.NDArray[np.uint8], npt
     content = load_pickle(file)
     if not isinstance(content, dict) or "data" not in content or layout.labels not in content:
         raise DataError(f"{file} has no 'data' and '{layout.labels}'; is it a CIFAR file of the right kind?")
-    data, labels = np.asarray(content["data"]), np.asarray(content[layout.labels])
-    if labels.ndim != 1:
+    data, labels = content["data"], _labels(content[layout.labels])
+    if labels is None:
         raise DataError(f"{file}: '{layout.labels}' is not a list of class ids; unpack the CIFAR archive again.")
+    if not isinstance(data, np.ndarray):
+        raise DataError(f"{file}: 'data' is not an array; unpack the CIFAR archive again.")
     if data.dtype != np.uint8 or data.ndim != 2 or data.shape != (len(labels), 3072):
         raise DataError(f"{file}: data is {data.dtype} {data.shape} for {len(labels)} labels, not uint8 (N, 3072).")
     return np.ascontiguousarray(data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)), labels
+
+
+def _labels(found: object) -> npt.NDArray[np.int64] | None:
+    """Return a flat list of numbers, or an array of one dimension, as an array; None for anything else."""
+    if isinstance(found, list) and all(isinstance(label, (int, float)) for label in found):
+        found = np.asarray(found)
+    return found if isinstance(found, np.ndarray) and found.ndim == 1 else None

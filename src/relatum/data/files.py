@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 from pathlib import Path
 from typing import BinaryIO
 
-# Control characters, lone halves of surrogate pairs (bytes that are no text), and marks that turn the writing direction
-_UNSHOWABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+from relatum.errors import printable
+
+# What a message may hold but a name in a table may not: it would break the line.
+_LINE_BREAKS = str.maketrans({"\n": "\\n", "\t": "\\t", "\u2028": "\\u2028", "\u2029": "\\u2029"})
 # Without waiting: to open a named pipe for reading would wait for a writer who may never come.
 _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _KINDS = {
@@ -51,4 +52,4 @@ def shown(text: object) -> str:
     >>> shown("a\nb\x1b[31m")
     'a\\nb\\x1b[31m'
     """
-    return _UNSHOWABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text))
+    return printable(str(text)).translate(_LINE_BREAKS)

@@ -54,10 +54,14 @@ def _read_around(config: DataConfig, refusal: DataError) -> Opened:
         opened.splits, opened.empty = _folder_with_gaps(Path(config.root), names or [], opened.bad_folders.append)
         opened.bad_folders = list(dict.fromkeys(opened.bad_folders))  # some folders are looked at twice
     elif kind == "csv":
-        opened.splits, _ = csv_splits(config.root, class_names=names, complain=opened.bad_rows.append)
+        opened.splits, _ = csv_splits(
+            config.root, None, names, opened.bad_rows.append, allow_outside=config.allow_outside
+        )
     elif kind == "list":
         files = (config.train_list, config.val_list, config.test_list)
-        opened.splits, _ = list_splits(*files, config.root, names, opened.bad_rows.append)
+        opened.splits, _ = list_splits(
+            *files, config.root, names, opened.bad_rows.append, allow_outside=config.allow_outside
+        )
     if "train" not in opened.splits:
         raise refusal
     return opened

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from relatum import processes
 from relatum.batch import Batch
 from relatum.config import DataConfig
 from relatum.data.augment.mixing import Mixer
@@ -22,7 +23,7 @@ from relatum.data.samplers import build_sampler
 from relatum.data.seeding import generator_for
 from relatum.data.source import ImageSource
 from relatum.data.splits import open_splits
-from relatum.data.workers import EvalItems, Key, TrainItems, count_repetitions, stream
+from relatum.data.workers import EvalItems, KeyBatches, TrainItems, count_repetitions, stream
 from relatum.errors import ConfigError, DataError
 from relatum.prior import ClassPrior
 
@@ -63,24 +64,34 @@ class TrainLoader:
         self.targets = torch.from_numpy(source.targets)
 
     def __len__(self) -> int:
-        return len(self.sampler) // self.batch_size
+        # As many as one process with the whole batch would have: what pads the ranks to one length is no batch.
+        return max(self.sampler.size // (self.batch_size * self.sampler.world), 1)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """Yield the batches of `epoch` from position `start` on, the same as in the full epoch.
 
         Targets are class ids (N,), or soft (N, K) with mixup or cutmix.
         """
-        if epoch < 0 or not 0 <= start <= len(self):
-            raise ConfigError(f"epoch {epoch}, batch {start}: epochs start at 0, batches are 0 to {len(self)}.")
-        order = self.sampler.indices(epoch)
+        self._check_place(epoch, start)
         if self.images is None:
-            batches = self._from_workers(order, epoch, start)
+            items = TrainItems(self.source, self.augment, self.seed, epoch, self.sampler.rank)
+            batches = stream(items, self.keys(epoch, start), self.workers)
         else:
-            batches = self._from_memory(self.images, order, epoch, start)
+            batches = self._from_memory(self.images, self.sampler.indices(epoch), epoch, start)
         for position, batch in enumerate(batches, start):
             if self.mixer is not None:
                 batch = self.mixer(batch, generator_for("mixing", self.seed, epoch, position, self.sampler.rank))
             yield batch
+
+    def keys(self, epoch: int, start: int = 0) -> KeyBatches:
+        """Return which samples each batch of `epoch` from position `start` on holds; no image is read."""
+        self._check_place(epoch, start)
+        order = self.sampler.indices(epoch)
+        return KeyBatches(order, self.batch_size, range(start, len(self)), count_repetitions(order))
+
+    def _check_place(self, epoch: int, start: int) -> None:
+        if epoch < 0 or not 0 <= start <= len(self):
+            raise ConfigError(f"epoch {epoch}, batch {start}: epochs start at 0, batches are 0 to {len(self)}.")
 
     def _from_memory(self, images: Tensor, order: npt.NDArray[np.int64], epoch: int, start: int) -> Iterator[Batch]:
         # Prepared in this thread: it costs a few percent of a training step on the CPU, which is all that a second
@@ -89,12 +100,6 @@ class TrainLoader:
             index = torch.from_numpy(order[position * self.batch_size : (position + 1) * self.batch_size])
             generator = generator_for("batch", self.seed, epoch, position, self.sampler.rank)
             yield Batch(self.augment(images.index_select(0, index), generator), self.targets[index], index)
-
-    def _from_workers(self, order: npt.NDArray[np.int64], epoch: int, start: int) -> Iterator[Batch]:
-        items = TrainItems(self.source, self.augment, self.seed, epoch, self.sampler.rank)
-        keys = [Key(*pair) for pair in zip(order.tolist(), count_repetitions(order).tolist(), strict=True)]
-        size = self.batch_size
-        return stream(items, [keys[p * size : (p + 1) * size] for p in range(start, len(self))], self.workers)
 
 
 class EvalLoader:
@@ -125,7 +130,7 @@ class EvalLoader:
         world: int = 1,
     ) -> None:
         self.source, self.preprocess, self.batch_size = source, preprocess, batch_size
-        self.workers, self.images = workers, images
+        self.workers, self.images, self.world = workers, images, world
         self.indices = eval_part(len(source), rank, world)
         self.targets = torch.from_numpy(source.targets)
 
@@ -133,12 +138,13 @@ class EvalLoader:
         return -(-len(self.indices) // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
-        parts = [self.indices[at : at + self.batch_size] for at in range(0, len(self.indices), self.batch_size)]
         if self.images is None:
-            items = EvalItems(self.source, self.preprocess)
-            yield from stream(items, [[Key(i) for i in part] for part in parts], self.workers)
+            order = np.arange(self.indices.start, self.indices.stop, dtype=np.int64)
+            keys = KeyBatches(order, self.batch_size, range(len(self)))
+            yield from stream(EvalItems(self.source, self.preprocess), keys, self.workers)
             return
-        for part in parts:
+        for at in range(0, len(self.indices), self.batch_size):
+            part = self.indices[at : at + self.batch_size]
             index = torch.arange(part.start, part.stop)
             pixels = self.images[part.start - self.indices.start : part.stop - self.indices.start]
             yield Batch(self.preprocess.normalise(pixels), self.targets[index], index)
@@ -173,8 +179,8 @@ def build_loaders(
     *,
     seed: int = 0,
     epochs: int = 1,
-    rank: int = 0,
-    world: int = 1,
+    rank: int | None = None,
+    world: int | None = None,
     progress: Progress | None = None,
 ) -> Loaders:
     """Open the data of `config` and make its loaders.
@@ -183,8 +189,8 @@ def build_loaders(
         config: the data settings.
         seed: of order and augmentation.
         epochs: length of the training, which some samplers need.
-        rank: this process.
-        world: number of processes.
+        rank: this process; default as the processes of this program have met.
+        world: number of processes, likewise.
         progress: called with (done, total) while images are checked or decoded into memory.
     """
     return loaders_from_splits(
@@ -198,8 +204,8 @@ def loaders_from_splits(
     *,
     seed: int = 0,
     epochs: int = 1,
-    rank: int = 0,
-    world: int = 1,
+    rank: int | None = None,
+    world: int | None = None,
     progress: Progress | None = None,
 ) -> Loaders:
     """Make loaders of sources of your own: "train" and any further splits, all with the same class names.
@@ -207,9 +213,10 @@ def loaders_from_splits(
     The arguments are those of `build_loaders`; the settings of `config` that say where the data is are not used.
     """
     _check_splits(splits)
+    rank, world = processes.rank() if rank is None else rank, processes.world() if world is None else world
     quarantine = Quarantine()
     if config.bad_images == "quarantine":
-        splits, quarantine = set_aside(splits, config, progress)
+        splits, quarantine = set_aside(splits, config, progress, shared=world > 1)
     train, total = splits["train"], sum(map(len, splits.values()))
     sampler = build_sampler(config, train.targets, train.num_classes, seed=seed, epochs=epochs, rank=rank, world=world)
     evals = {

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
-from torch import distributed
 
+from relatum import processes
 from relatum.config import DataConfig
 from relatum.data.decode import ImageError
 from relatum.data.files import shown
@@ -89,16 +89,19 @@ class Quarantine:
 
 
 def set_aside(
-    splits: Mapping[str, ImageSource], config: DataConfig, progress: Callable[[int, int], None] | None = None
+    splits: Mapping[str, ImageSource],
+    config: DataConfig,
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    shared: bool = False,
 ) -> tuple[dict[str, ImageSource], Quarantine]:
     """Decode every image of every split once and take out those that cannot be read.
-
-    With several processes each looks at its share, and all come to the same result.
 
     Args:
         splits: the sources, cut and held out already.
         config: `workers` threads look; `bad_limit` bounds what may be set aside.
         progress: called with (images done, images in all) of this process.
+        shared: all processes call this: each looks at its share, and all come to the same result.
 
     Returns:
         The splits without the bad images, and the list of them.
@@ -106,7 +109,7 @@ def set_aside(
     Raises:
         DataError: more of a split or of a class is bad than `bad_limit` allows, or a class would lose all its images.
     """
-    bad = _agreed(splits, config.workers, progress)
+    bad = _agreed(splits, config.workers, progress, shared)
     for split, source in splits.items():
         _check_bounds(split, source, bad[split], config.bad_limit)
     kept = {split: _without(source, bad[split]) for split, source in splits.items()}
@@ -115,11 +118,10 @@ def set_aside(
 
 
 def _agreed(
-    splits: Mapping[str, ImageSource], threads: int, progress: Callable[[int, int], None] | None
+    splits: Mapping[str, ImageSource], threads: int, progress: Callable[[int, int], None] | None, shared: bool
 ) -> dict[str, Found]:
     """Find the bad images: in one process all of them, in several a share each, exchanged afterwards."""
-    together = distributed.is_available() and distributed.is_initialized()
-    rank, world = (distributed.get_rank(), distributed.get_world_size()) if together else (0, 1)
+    rank, world = (processes.rank(), processes.world()) if shared else (0, 1)
     shares = {s: range(len(x) * rank // world, len(x) * (rank + 1) // world) for s, x in splits.items()}
     done, total = 0, sum(map(len, shares.values()))
 
@@ -133,17 +135,15 @@ def _agreed(
     try:
         mine = {split: find_bad(source, shares[split], threads, tick) for split, source in splits.items()}
     except Exception as error:
-        if not together:
+        if not shared:
             raise
         mine = error  # the others wait for this process: tell them first, then all stop alike
-    parts: list[Any] = [mine]
-    if together:
-        parts = [None] * world
-        distributed.all_gather_object(parts, mine)
+    parts = processes.from_all(mine) if shared else [mine]
     failed = next((part for part in parts if isinstance(part, Exception)), None)
     if failed is not None:
         raise failed
-    return {split: [entry for part in parts for entry in part[split]] for split in splits}
+    found = [part for part in parts if not isinstance(part, Exception)]
+    return {split: [entry for part in found for entry in part[split]] for split in splits}
 
 
 def find_bad(source: ImageSource, indices: Sequence[int], threads: int, tick: Callable[[int], None]) -> Found:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from relatum.data.decode import decode_image, to_uint8
 from relatum.data.files import shown
+from relatum.data.inside import require_inside
 from relatum.errors import DataError
 from relatum.prior import ClassPrior
 
@@ -118,6 +119,7 @@ class FileSource(ImageSource):
         targets: class ids, (N,).
         class_names: name of each class id.
         name: what to call this source in messages.
+        inside: folder that images may not leave, also not by links; empty lets them lie anywhere.
     """
 
     def __init__(
@@ -126,13 +128,17 @@ class FileSource(ImageSource):
         targets: npt.ArrayLike,
         class_names: Sequence[str] | None = None,
         name: str = "files",
+        inside: str = "",
     ) -> None:
         super().__init__(targets, class_names, name)
         self.paths: tuple[str, ...] = tuple(map(str, paths))
+        self.inside = inside
         _check_lengths(len(self.paths), len(self), name)
 
     def load(self, index: int) -> npt.NDArray[np.uint8]:
         """Decode image `index` fully: (H, W, 3) uint8 RGB."""
+        if self.inside:
+            require_inside(self.paths[index], self.inside)
         return decode_image(self.paths[index])
 
     def describe(self, index: int) -> str:
@@ -141,7 +147,7 @@ class FileSource(ImageSource):
 
     def _take(self, indices: npt.NDArray[np.int64]) -> Self:
         paths = [self.paths[i] for i in indices]
-        return type(self)(paths, self.targets[indices], self.class_names, self.name)
+        return type(self)(paths, self.targets[indices], self.class_names, self.name, self.inside)
 
 
 class ArraySource(ImageSource):

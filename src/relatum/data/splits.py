@@ -78,7 +78,7 @@ def read_splits(config: DataConfig) -> dict[str, ImageSource]:
     if not config.root:
         raise DataError("no data given: name the folder or CSV file of your images with --data.root PATH.")
     if kind == "csv":
-        return read_csv(config.root, class_names=names)
+        return read_csv(config.root, class_names=names, allow_outside=config.allow_outside)
     if kind in LAYOUTS:
         return read_cifar(config.root, kind, names)
     return read_folder(config.root, names)
@@ -128,7 +128,8 @@ def read_class_names(path: str) -> list[str] | None:
 def _read_lists(config: DataConfig, names: list[str] | None) -> dict[str, ImageSource]:
     if not config.train_list:
         raise DataError("no training list given: name it with --data.train-list PATH (lines of `path label`).")
-    return read_lists(config.train_list, config.val_list, config.test_list, config.root, names)
+    lists = config.train_list, config.val_list, config.test_list
+    return read_lists(*lists, config.root, names, allow_outside=config.allow_outside)
 
 
 def _read_shapes(config: DataConfig) -> dict[str, ImageSource]:

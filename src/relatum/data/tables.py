@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-import os
+import itertools
 from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,6 +13,7 @@ import numpy as np
 
 from relatum.data.files import shown
 from relatum.data.folder import SPLIT_FOLDERS, Complain, refuse
+from relatum.data.inside import resolve_entries
 from relatum.data.source import CLASS_LIMIT, FileSource, ImageSource
 from relatum.data.table_checks import Entries, check_repeats, text_lines
 from relatum.data.table_labels import Row, class_map, labelled_rows
@@ -20,9 +21,17 @@ from relatum.errors import DataError, suggest
 
 _SPLIT_OF = {word: split for split, words in SPLIT_FOLDERS.items() for word in words}
 
+_BLOCK = 1 << 16
+Pair = tuple[int, str, int]
+"""Line number, image and label of an entry of a list."""
+
 
 def read_csv(
-    path: str | Path, root: str | Path | None = None, class_names: Sequence[str] | None = None
+    path: str | Path,
+    root: str | Path | None = None,
+    class_names: Sequence[str] | None = None,
+    *,
+    allow_outside: bool = False,
 ) -> dict[str, ImageSource]:
     """Read a CSV file with a header and the columns `path`, `label` and, if there are splits, `split`.
 
@@ -34,11 +43,12 @@ def read_csv(
         path: the CSV file, UTF-8.
         root: what relative image paths are relative to; default the folder of the CSV file.
         class_names: name of each class id.
+        allow_outside: let image paths lead out of the root.
 
     Returns:
         The splits in the file ("train", "val", "test"); all rows are "train" without a `split` column.
     """
-    splits, entries = csv_splits(path, root, class_names)
+    splits, entries = csv_splits(path, root, class_names, allow_outside=allow_outside)
     check_repeats([entries])
     return splits
 
@@ -48,6 +58,8 @@ def csv_splits(
     root: str | Path | None = None,
     class_names: Sequence[str] | None = None,
     complain: Complain | None = None,
+    *,
+    allow_outside: bool = False,
 ) -> tuple[dict[str, ImageSource], Entries]:
     """Read a CSV file as `read_csv` does, without looking for repeated images.
 
@@ -56,6 +68,7 @@ def csv_splits(
         root: what relative image paths are relative to.
         class_names: name of each class id.
         complain: told of each bad row, which is then left out, and classes may be in any split; default raises.
+        allow_outside: let image paths lead out of the root.
     """
     table = Path(path)
     rows = csv_rows(table, complain or refuse)
@@ -65,19 +78,37 @@ def csv_splits(
     names, find = class_map({row.label for row in rows}, known, class_names)
     kept, targets = labelled_rows(table, rows, find, complain or refuse)
     base = str(table.parent if root is None else root)
-    paths, lines = [resolve_entry(base, row.path) for row in kept], np.array([row.line for row in kept], np.int64)
-    split_of = np.array([row.split for row in kept], dtype="U5")
+    names_of, line_of = [row.path for row in kept], [row.line for row in kept]
+    places, paths = resolve(names_of, base, table, line_of, complain or refuse, allow_outside)
+    kept, targets = [kept[i] for i in places], targets[np.asarray(places, dtype=np.int64)]
+    split_of, lines = np.array([row.split for row in kept], dtype="U5"), np.array([row.line for row in kept], np.int64)
+    inside = "" if allow_outside else base
     splits: dict[str, ImageSource] = {}
     for split in SPLIT_FOLDERS:
         chosen = np.flatnonzero(split_of == split)
         if len(chosen):
-            splits[split] = FileSource([paths[i] for i in chosen], targets[chosen], names, name=f"{table} ({split})")
+            name = f"{table} ({split})"
+            splits[split] = FileSource([paths[i] for i in chosen], targets[chosen], names, name=name, inside=inside)
     return splits, Entries(table, paths, targets, lines)
 
 
-def resolve_entry(base: str, entry: str) -> str:
-    """Return the path of an image that a table or list calls `entry`; `base` is the folder it is relative to."""
-    return os.path.join(base, entry)  # noqa: PTH118  (Path is slow for two million)
+def resolve(
+    names: Sequence[str], base: str, table: Path, lines: Sequence[int], complain: Complain, allow_outside: bool
+) -> tuple[Sequence[int], list[str]]:
+    """Return which of the images that a table names may be read, and their paths; `complain` is told of the others."""
+    try:
+        return range(len(names)), resolve_entries(names, base, table, rows=lines, allow_outside=allow_outside)
+    except DataError:
+        if complain is refuse:
+            raise
+    kept, paths = [], []
+    for i, name in enumerate(names):
+        try:
+            paths += resolve_entries([name], base, table, rows=[lines[i]], allow_outside=allow_outside)
+            kept.append(i)
+        except DataError as error:
+            complain(str(error))
+    return kept, paths
 
 
 def read_list(
@@ -86,6 +117,7 @@ def read_list(
     class_names: Sequence[str] | None = None,
     *,
     num_classes: int | None = None,
+    allow_outside: bool = False,
 ) -> FileSource:
     """Read a `path label` list, plain or gzipped (`.gz`); paths may contain spaces, the label is the last word.
 
@@ -96,13 +128,21 @@ def read_list(
         root: what the image paths are relative to; default the folder of the list.
         class_names: name of each class id; default "0", "1", ...
         num_classes: K if there are no names; default the largest label plus one.
+        allow_outside: let image paths lead out of the root.
     """
     names = class_names
     if names is None and num_classes is not None:
         names = [str(k) for k in range(num_classes)]
-    entries = list_entries(Path(path), root, None if names is None else len(names))
+    size = None if names is None else len(names)
+    entries = list_entries(Path(path), root, size, allow_outside=allow_outside)
     check_repeats([entries])
-    return FileSource(entries.paths, entries.targets, names, name=str(path))
+    inside = "" if allow_outside else list_base(path, root)
+    return FileSource(entries.paths, entries.targets, names, name=str(path), inside=inside)
+
+
+def list_base(path: str | Path, root: str | Path) -> str:
+    """Return the folder that the paths of a list are relative to."""
+    return str(root) if str(root) else str(Path(path).parent)
 
 
 def read_lists(
@@ -111,9 +151,11 @@ def read_lists(
     test: str | Path | None = None,
     root: str | Path = "",
     class_names: Sequence[str] | None = None,
+    *,
+    allow_outside: bool = False,
 ) -> dict[str, ImageSource]:
     """Read one `path label` list per split; all splits share one class map. See `read_list`."""
-    splits, entries = list_splits(train, val, test, root, class_names)
+    splits, entries = list_splits(train, val, test, root, class_names, allow_outside=allow_outside)
     check_repeats(entries)
     return splits
 
@@ -125,15 +167,21 @@ def list_splits(
     root: str | Path = "",
     class_names: Sequence[str] | None = None,
     complain: Complain = refuse,
+    *,
+    allow_outside: bool = False,
 ) -> tuple[dict[str, ImageSource], list[Entries]]:
     """Read lists as `read_lists` does, without looking for repeated images; `complain` is told of each bad line."""
     files = {"train": train, "val": val, "test": test}
     size = None if class_names is None else len(class_names)
-    found = {split: list_entries(Path(file), root, size, complain) for split, file in files.items() if file}
+    given = {split: Path(file) for split, file in files.items() if file}
+    found = {s: list_entries(file, root, size, complain, allow_outside=allow_outside) for s, file in given.items()}
     size = max(int(entries.targets.max(initial=0)) + 1 for entries in found.values())
     names = class_names if class_names is not None else [str(k) for k in range(size)]
     splits: dict[str, ImageSource] = {
-        split: FileSource(e.paths, e.targets, names, name=str(e.table)) for split, e in found.items()
+        split: FileSource(
+            e.paths, e.targets, names, name=str(e.table), inside="" if allow_outside else list_base(e.table, root)
+        )
+        for split, e in found.items()
     }
     return splits, list(found.values())
 
@@ -205,30 +253,47 @@ def _row_problem(cells: list[str], columns: _Columns) -> str:
 
 
 def list_entries(
-    path: Path, root: str | Path = "", num_classes: int | None = None, complain: Complain = refuse
+    path: Path,
+    root: str | Path = "",
+    num_classes: int | None = None,
+    complain: Complain = refuse,
+    *,
+    allow_outside: bool = False,
 ) -> Entries:
     """Read the lines of a `path label` list; `complain` is told of bad ones, which are left out."""
-    base = str(root) if str(root) else str(path.parent)
-    limit = CLASS_LIMIT if num_classes is None else num_classes
+    base, limit = list_base(path, root), CLASS_LIMIT if num_classes is None else num_classes
     paths: list[str] = []
     targets, lines = array("q"), array("q")
-    for line, name, label in _pairs(path, complain):
-        if not 0 <= label < limit:
-            valid = f"0 to {limit - 1}" if num_classes is not None else "0 or more, one for each class"
-            complain(
-                f"{shown(path)}, entry {len(paths) + 1}: label {label} is out of range (line {line}); labels must be "
-                f"{valid}. Correct the list or the class names."
-            )
-            continue
-        paths.append(resolve_entry(base, name))
-        targets.append(label)
-        lines.append(line)
+    for block in _blocks(_in_range(_pairs(path, complain), path, limit, num_classes is not None, complain)):
+        kept, found = resolve([n for _, n, _ in block], base, path, [n for n, _, _ in block], complain, allow_outside)
+        paths += found
+        targets.extend(block[i][2] for i in kept)
+        lines.extend(block[i][0] for i in kept)
     if not paths:
         raise DataError(f"{shown(path)} is empty; give one line `path label` per image.")
     return Entries(path, paths, np.frombuffer(targets, dtype=np.int64), np.frombuffer(lines, dtype=np.int64))
 
 
-def _pairs(path: Path, complain: Complain) -> Iterator[tuple[int, str, int]]:
+def _in_range(pairs: Iterator[Pair], path: Path, limit: int, known: bool, complain: Complain) -> Iterator[Pair]:
+    """Pass on the entries whose label is one of the classes."""
+    valid = f"0 to {limit - 1}" if known else "0 or more, one for each class"
+    for number, (line, name, label) in enumerate(pairs, 1):
+        if 0 <= label < limit:
+            yield line, name, label
+            continue
+        complain(
+            f"{shown(path)}, entry {number}: label {label} is out of range (line {line}); labels must be {valid}. "
+            "Correct the list or the class names."
+        )
+
+
+def _blocks(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:
+    """Yield the entries in blocks: of a list of millions, names and paths need not both be there at once."""
+    while block := list(itertools.islice(pairs, _BLOCK)):
+        yield block
+
+
+def _pairs(path: Path, complain: Complain) -> Iterator[Pair]:
     """Yield line number, image and label of each line that is not blank."""
     for number, line in enumerate(text_lines(path), 1):
         pair = line.strip().rsplit(None, 1)

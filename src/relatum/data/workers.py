@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 from relatum.batch import Batch
 from relatum.data.augment.pipeline import TrainAugment
@@ -75,12 +75,45 @@ def count_repetitions(order: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return repetitions
 
 
-def stream(items: Dataset[Item], batches: Sequence[Sequence[Key]], workers: int) -> Iterator[Batch]:
+class KeyBatches(Sampler[list[Key]]):
+    """The keys of an epoch, batch by batch, each batch made when it is asked for.
+
+    All keys of two million samples at once would be half a gigabyte, and seconds before the first batch. This is kept
+    by the process that hands out the work; loader processes get one batch of keys at a time.
+
+    Args:
+        order: sample of each place of the epoch, (n,).
+        size: keys per batch; the last batch of the order may be smaller.
+        batches: which batches to yield; a range that begins later resumes in the middle.
+        repetitions: how often the epoch had each sample before, (n,); default never.
+    """
+
+    def __init__(
+        self,
+        order: npt.NDArray[np.int64],
+        size: int,
+        batches: range,
+        repetitions: npt.NDArray[np.int64] | None = None,
+    ) -> None:
+        self.order, self.size, self.batches, self.repetitions = order, size, batches, repetitions
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[list[Key]]:
+        for number in self.batches:
+            place = slice(number * self.size, (number + 1) * self.size)
+            samples = self.order[place].tolist()
+            before = [0] * len(samples) if self.repetitions is None else self.repetitions[place].tolist()
+            yield list(map(Key, samples, before))
+
+
+def stream(items: Dataset[Item], batches: KeyBatches, workers: int) -> Iterator[Batch]:
     """Yield one `Batch` for each list of keys, prepared by `workers` processes (0: in this one)."""
     # The loader seeds its processes from a generator; left alone it would draw from, and so change, the global one.
     loader = DataLoader(
         items,
-        batch_sampler=batches,  # type: ignore[arg-type]
+        batch_sampler=batches,
         num_workers=min(workers, len(batches)),
         collate_fn=_collate,
         generator=torch.Generator().manual_seed(0),

@@ -16,6 +16,7 @@ from relatum.evaluate.posthoc import adjust_logits, tau_normalised
 from relatum.evaluate.scores import Scores, score
 from relatum.models.outputs import as_logits
 from relatum.prior import ClassPrior
+from relatum.processes import join_rows
 from relatum.relation import attached_relation
 
 PRECISIONS = ("float32", "bfloat16")
@@ -83,6 +84,7 @@ def collect(
 ) -> tuple[Tensor, Tensor]:
     """Return logits (N, K) float32 and targets (N,) int64 of all samples, on the CPU, in the order of the loader.
 
+    An `EvalLoader` of several processes has a share of the split in each; all of them get the rows of the whole split.
     The model runs in evaluation mode without gradients; afterwards every module is in the mode it was in. It may return
     a tensor (N, K), an object with `.logits`, or a tuple of heads, which are averaged. The arguments are those of
     `evaluate`.
@@ -102,10 +104,17 @@ def collect(
             targets.append(batch.targets.cpu())
             if progress is not None:
                 progress(len(batch))
-    if not logits:
-        raise DataError("the evaluation loader is empty; check that the split has samples.")
     # Joined outside inference mode, so that callers get ordinary tensors they may also differentiate.
-    return torch.cat(logits), torch.cat(targets)
+    return _joined(logits, loader), _joined(targets, loader)
+
+
+def _joined(parts: list[Tensor], loader: Iterable[Any]) -> Tensor:
+    """Make one tensor of the parts; of a loader that has only this process's share, those of all processes."""
+    shared = getattr(loader, "world", 1) > 1
+    rows = join_rows(parts) if shared else torch.cat(parts) if parts else None
+    if rows is None:
+        raise DataError("the evaluation loader is empty; check that the split has samples.")
+    return rows
 
 
 def describe_adjustment(config: EvalConfig) -> str:

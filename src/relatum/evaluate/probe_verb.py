@@ -128,9 +128,11 @@ def _with_checkpoint(path: Path) -> Path:
     """Return `path`, or its folder `pretrain` where pretraining was the only stage."""
     if path.is_file():
         return path.resolve()  # the run directory is two folders up, also from within the folder of checkpoints
-    index = Path("checkpoints") / "index.json"
+    from relatum.train.checkpoint import has_checkpoints
+
     inner = path / "pretrain"
-    return inner if not (path / index).exists() and (inner / index).exists() else path
+    only_inner = has_checkpoints(inner / "checkpoints") and not has_checkpoints(path / "checkpoints")
+    return inner if only_inner else path
 
 
 def _tensors(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:

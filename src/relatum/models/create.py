@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from typing import Any
 
 import timm
@@ -25,6 +26,11 @@ POOLS = ("default", "avg", "token")
 HEAD_BIASES = ("model", "log(C-1)")
 
 OWN_MODELS = (*(f"resnet{depth}-cifar" for depth in CIFAR_DEPTHS), "resnet10", *SMALL_VITS)
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
+
+# Arguments of timm by which a model comes with weights, or with settings that say where to get them.
+_LOADING = {"pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir"}
 
 # What a model may lack, by timm's name of the option: our setting, and what it does.
 _OPTIONAL = {
@@ -121,8 +127,12 @@ def _build_pooled(name: str, num_classes: int, pool: str, kwargs: dict[str, Any]
 
 
 def _build(name: str, num_classes: int, kwargs: dict[str, Any]) -> nn.Module:
-    if name not in OWN_MODELS and not timm.is_model(name):
+    # timm looks at a name up to its first dot alone, and would read a folder or a network if it has a scheme.
+    if not _NAME.fullmatch(name) or (name not in OWN_MODELS and not timm.is_model(name)):
         raise ModelError(_unknown_name(name))
+    loads = sorted(_LOADING & kwargs.keys())
+    if loads:
+        raise ModelError(f"{loads[0]} would fetch or load weights by another way; give a local file as weights.")
     try:
         return _construct(name, num_classes, kwargs)
     except TypeError as error:
@@ -180,6 +190,8 @@ def _start_heads(model: nn.Module, std: float, bias: str) -> None:
 def _unknown_name(name: str) -> str:
     if ":" in name:
         return f"model '{name}' would be fetched from a network; give the timm name, and the weights as a local file."
+    if "/" in name or "\\" in name:
+        return f"model '{name}' looks like a path; give the timm name, and the weights as a local file."
     near = difflib.get_close_matches(name, [*OWN_MODELS, *timm.list_models()], n=3, cutoff=0.5)
     hint = f"nearest names: {', '.join(near)}" if near else "timm.list_models() lists what there is"
     return f"unknown model '{name}'; {hint}; own models: {', '.join(OWN_MODELS)}."

@@ -121,7 +121,8 @@ def _sizes(tensors: Mapping[str, Tensor]) -> dict[str, int]:
     projection = tensors.get("patch_embed.proj.weight")  # (width, channels, patch, patch)
     if projection is not None and projection.ndim == 4:
         sizes |= {"width": projection.shape[0], "patch size": projection.shape[3], "channels": projection.shape[1]}
-    blocks = [int(match[1]) for match in map(re.compile(r"blocks\.(\d+)\.").match, tensors) if match]
+    # At most so many digits: a file may call a tensor by a number that no model has, and no int() would take.
+    blocks = [int(match[1]) for match in map(re.compile(r"blocks\.(\d{1,6})\.").match, tensors) if match]
     if blocks:
         sizes["depth"] = max(blocks) + 1
     return sizes

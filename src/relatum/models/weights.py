@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import pickle
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from relatum.errors import ModelError
 from relatum.models.find import find_classifier
+from relatum.models.weight_files import read_weights
 
-_TORCH_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".tar")
-_WRAPPERS = ("state_dict", "model_state_dict", "model_state", "model", "net", "weights")
 _PREFIXES = ("module.", "_orig_mod.", "model.")
 
 
@@ -51,47 +45,6 @@ def load_weights(model: nn.Module, path: str | Path, *, strict: bool = True) -> 
     _check_fit(model, kept, left_out, path, strict)
     model.load_state_dict(kept, strict=False)
     return left_out
-
-
-def read_weights(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file, or of a torch file that holds nothing but tensors."""
-    if not path.is_file():
-        raise ModelError(f"weights file '{path}' does not exist; give the path of a local file.")
-    if path.suffix == ".safetensors":
-        try:
-            return load_file(path)
-        except (SafetensorError, OSError) as error:
-            raise ModelError(f"'{path}' is not a readable safetensors file ({error}); fetch it again.") from error
-    if path.suffix in _TORCH_SUFFIXES:
-        return _unwrap(_read_torch(path), path)
-    raise ModelError(
-        f"'{path}' has an unknown ending; weights are read from .safetensors, {', '.join(_TORCH_SUFFIXES)}."
-    )
-
-
-def _read_torch(path: Path) -> Any:
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        reason = str(error).splitlines()[0] if str(error) else "not a plain table of tensors"
-        raise ModelError(
-            f"'{path}' was refused: it is damaged, or holds more than tensors and could run code. "
-            f"Where you trust its origin, load it there and save model.state_dict() as .safetensors. ({reason})"
-        ) from error
-    except (RuntimeError, OSError, EOFError, ValueError, KeyError) as error:
-        raise ModelError(f"'{path}' is not a readable torch file ({error}); fetch it again.") from error
-
-
-def _unwrap(content: Any, path: Path) -> dict[str, Tensor]:
-    while isinstance(content, Mapping) and not any(isinstance(v, Tensor) for v in content.values()):
-        inner = next((content[key] for key in _WRAPPERS if isinstance(content.get(key), Mapping)), None)
-        if inner is None:
-            break
-        content = inner
-    tensors = content if isinstance(content, Mapping) else {}
-    if not tensors or not all(isinstance(v, Tensor) for v in tensors.values()):
-        raise ModelError(f"'{path}' holds no table of tensors; save model.state_dict() and load that.")
-    return dict(tensors)
 
 
 def strip_prefixes(tensors: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:

@@ -14,6 +14,7 @@ from relatum.errors import ConfigError, suggest
 from relatum.objectives.checks import check_batch, require
 from relatum.objectives.functional import REDUCTIONS, reduce_losses, sample_weights
 from relatum.prior import ClassPrior
+from relatum.processes import total, world
 
 Weights = Sequence[float] | npt.NDArray[Any] | Tensor
 
@@ -23,7 +24,8 @@ class Objective(nn.Module):
 
     A soft target takes the expectation of the loss over its classes, so it agrees exactly with the label where it is
     one-hot. Class weights w_k weigh whole samples: w of a label is its class's, w of a soft target is the average
-    sum_k y_k w_k. The weighted mean is sum(w l) / sum(w) over the batch (of this process).
+    sum_k y_k w_k. The weighted mean is sum(w l) / sum(w) over the batch. While several processes train together, the
+    sum of the weights is that of all of them, so that the mean of their gradients is the gradient of the whole batch.
 
     A subclass implements `per_sample`, or `forward` where its loss is not a sum over samples. Nothing here has
     parameters, and all buffers stay out of the state dict: a checkpoint does not depend on the objective.
@@ -72,7 +74,17 @@ class Objective(nn.Module):
         self._check_batch(logits, targets)
         losses = self.per_sample(logits, targets, features)
         weights = self._weights_on(logits.device)
-        return reduce_losses(losses, None if weights is None else sample_weights(targets, weights), self.reduction)
+        if weights is None:
+            return reduce_losses(losses, None, self.reduction)
+        own = sample_weights(targets, weights)
+        return reduce_losses(losses, own, self.reduction) * self._share_of_weights(own)
+
+    def _share_of_weights(self, own: Tensor) -> float:
+        """What makes a weighted mean over this process's samples (N,) its part of the mean over all processes."""
+        if world() == 1 or not self.training or self.reduction != "mean":
+            return 1.0
+        mine = own.double().sum()
+        return float(mine * world() / total(mine))
 
     def per_sample(self, logits: Tensor, targets: Tensor, features: Tensor | None = None) -> Tensor:
         """Return the unweighted loss of each sample, (N,), label smoothing included; the batch is already checked."""

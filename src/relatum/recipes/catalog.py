@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
 from relatum.config import RunConfig
-from relatum.config_files import from_dict, read_toml
+from relatum.config_files import from_dict, read_recipe, read_toml
 from relatum.errors import ConfigError, suggest
 
 
@@ -28,7 +29,7 @@ class Recipe:
     @property
     def text(self) -> str:
         """The file as it is."""
-        return self.path.read_text(encoding="utf-8")
+        return read_recipe(self.path)
 
     @property
     def title(self) -> str:
@@ -54,15 +55,23 @@ def list_recipes() -> list[Recipe]:
 def find_recipe(name: str) -> Recipe:
     """Return the shipped recipe `name`, or the recipe file at that path."""
     if name.endswith(".toml"):
-        if not Path(name).is_file():
+        if not _is(Path(name).is_file):
             raise ConfigError(f"there is no recipe file {name}; relatum recipes copy RECIPE writes one to start from.")
         return Recipe(Path(name).stem, Path(name), name)
     known = {recipe.name: recipe for recipe in list_recipes()}
     if name not in known:
-        if Path(name).is_dir():
+        if _is(Path(name).is_dir):
             raise ConfigError(f"'{name}' is a folder, not a recipe; try: relatum train long-tail --data.root {name}")
         raise ConfigError(f"unknown recipe '{name}'; {suggest(name, known) or 'relatum recipes lists them all'}")
     return known[name]
+
+
+def _is(question: Callable[[], bool]) -> bool:
+    """Ask about a path; one that is too long for any file is none."""
+    try:
+        return question()
+    except OSError:
+        return False
 
 
 def copy_recipe(name: str, target: Path) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,12 @@ from relatum.evaluate import Scores, evaluate
 from relatum.models import create_model
 from relatum.models.freeze import freeze_backbone
 from relatum.objectives import build_objective
+from relatum.processes import is_first
 from relatum.recipes.quarantined import note_quarantine
 from relatum.recipes.reopen import reopen
 from relatum.relation import Relation, attach
 from relatum.relation.build import build_spec, stream_weights
-from relatum.train import ClassificationTask, Display, Run, RunDirectory, fit
+from relatum.train import ClassificationTask, Display, Run, RunDirectory, fit, open_run
 from relatum.train.device import pick_device
 from relatum.train.run import finished_run
 from relatum.trained import load_relation
@@ -74,15 +76,25 @@ def run(config: RunConfig, recipe: str, out: Path, display: Display | None = Non
         encoder: file of a pretrained encoder to start from; empty takes that of `config.model`, if there is one.
     """
     check(config, f"recipe {recipe}")
-    display = display or Display(recipe)
-    directory = RunDirectory(out, to_dict(config), to_toml(config))
+    display = display or Display(recipe, quiet=not is_first())
+    kept = replace(config, allow_changes=False)  # a permission for this once, not a setting of the run
+    with open_run(out, to_dict(kept), to_toml(kept), allow_changes=config.allow_changes) as directory:
+        return _run_in(directory, config, recipe, out, display, encoder)
+
+
+def _run_in(
+    directory: RunDirectory | None, config: RunConfig, recipe: str, out: Path, display: Display, encoder: str
+) -> Run:
     task, loaders = build(config, display, encoder)
+    if directory is not None:
+        directory.check_data(loaders)
     before = finished_run(task, directory, len(loaders.train), config.train)
     if before is not None:
         display.say(f"{out} is finished already.")
         return before
     set_aside = note_quarantine(config, loaders, directory, display)
-    directory.update_manifest(recipe=recipe, command=shlex.join(["relatum", *sys.argv[1:]]))
+    if directory is not None:
+        directory.update_manifest(recipe=recipe, command=shlex.join(["relatum", *sys.argv[1:]]))
     values = {
         "model": to_dict(config.model),
         "model_kwargs": _size_option(config),

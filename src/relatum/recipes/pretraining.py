@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,12 +17,13 @@ from relatum.data.loaders import Loaders, build_loaders
 from relatum.errors import CheckpointError, ConfigError
 from relatum.evaluate.probe import probe_encoder
 from relatum.models.mae import MaskedAutoencoder, create_mae, save_encoder
+from relatum.processes import is_first, wait
 from relatum.recipes.pretraining_settings import autoencoder_arguments, pretrain_data, pretrain_settings, pretrain_train
 from relatum.recipes.quarantined import note_quarantine
 from relatum.relation import Relation, attach
 from relatum.relation.build import build_spec, stream_weights
 from relatum.relation.relation import MODULE_NAME
-from relatum.train import Display, MaskedTask, Run, RunDirectory, fit
+from relatum.train import Display, MaskedTask, Run, RunDirectory, fit, open_run
 from relatum.train.checkpoint import latest_checkpoint, write_atomically
 from relatum.train.device import pick_device
 from relatum.train.run import finished_run
@@ -60,20 +62,31 @@ def build_pretraining(config: RunConfig, display: Display | None = None) -> tupl
 
 def pretrain(config: RunConfig, recipe: str, out: Path, display: Display | None = None) -> Run:
     """Run the first stage of a recipe in `out`/pretrain, or continue it; a finished one is not run again."""
-    display = display or Display(recipe)
-    directory = RunDirectory(out / FOLDER, pretrain_settings(config), to_toml(config))
+    display = display or Display(recipe, quiet=not is_first())
+    text = to_toml(replace(config, allow_changes=False))  # a permission for this once, not a setting of the run
+    settings = pretrain_settings(config)
+    with open_run(out / FOLDER, settings, text, allow_changes=config.allow_changes) as directory:
+        done = _pretrain_in(directory, config, recipe, out / FOLDER, display)
+    wait()  # the next stage of all processes reads what the first has written
+    return done
+
+
+def _pretrain_in(directory: RunDirectory | None, config: RunConfig, recipe: str, folder: Path, display: Display) -> Run:
     task, loaders = build_pretraining(config, display)
+    if directory is not None:
+        directory.check_data(loaders)
     done = finished_run(task, directory, len(loaders.train), pretrain_train(config))
     if done is None:
         set_aside = note_quarantine(config, loaders, directory, display)
-        directory.update_manifest(recipe=recipe, stage=FOLDER, command=shlex.join(["relatum", *sys.argv[1:]]))
+        if directory is not None:
+            directory.update_manifest(recipe=recipe, stage=FOLDER, command=shlex.join(["relatum", *sys.argv[1:]]))
         values = {"masked": autoencoder_arguments(config), "preprocess": loaders.preprocess.to_dict(), **set_aside}
         done = fit(task, loaders, pretrain_train(config), out=directory, values=values, display=display)
     else:
-        display.say(f"{directory.path} is finished already.")
-    if done.status == "finished":
-        save_encoder(load_autoencoder(directory.path), directory.path / ENCODER_FILE)
-        _judge(config, directory.path, display)
+        display.say(f"{folder} is finished already.")
+    if done.status == "finished" and is_first():
+        save_encoder(load_autoencoder(folder), folder / ENCODER_FILE)
+        _judge(config, folder, display)
     return done
 
 
@@ -83,6 +96,8 @@ def load_autoencoder(path: Path) -> MaskedAutoencoder:
     state, problems = latest_checkpoint(folder / "checkpoints")
     if state is None or "masked" not in state.values:
         raise CheckpointError(f"{path} holds no pretraining with a usable checkpoint. {' '.join(problems)}".rstrip())
+    for problem in problems:
+        warnings.warn(problem, stacklevel=2)
     model = create_mae(**state.values["masked"])
     tensors = {k: v for k, v in state.part("model").items() if not k.startswith(f"{MODULE_NAME}.")}
     model.load_state_dict(tensors)
@@ -111,7 +126,8 @@ def _judge(config: RunConfig, folder: Path, display: Display) -> None:
         return
     size = {"image_size": config.pretrain.image_size, "resize": 0} if config.pretrain.image_size else {}
     plain = {"augment": "none", "mixup": 0.0, "cutmix": 0.0, "erasing": 0.0, "cutout": 0, "repeats": 1}
-    loaders = build_loaders(replace(config.data, **plain, **size), seed=config.train.seed)  # type: ignore[arg-type]
+    data = replace(config.data, **plain, **size)  # type: ignore[arg-type]
+    loaders = build_loaders(data, seed=config.train.seed, rank=0, world=1)  # the first process judges alone
     if not loaders.evals:
         return
     k = min(config.pretrain.neighbours, len(loaders.train.source))

@@ -14,8 +14,12 @@ KEY = "quarantine"
 _NAMED = 5
 
 
-def note_quarantine(config: RunConfig, loaders: Loaders, directory: RunDirectory, display: Display) -> dict[str, Any]:
+def note_quarantine(
+    config: RunConfig, loaders: Loaders, directory: RunDirectory | None, display: Display
+) -> dict[str, Any]:
     """Say what was set aside, keep it in the manifest, and return what a checkpoint keeps of it.
+
+    Of several processes the first has the directory.
 
     Raises:
         ConfigError: a run that goes on began with other images set aside, and `allow_changes` is off.
@@ -26,9 +30,10 @@ def note_quarantine(config: RunConfig, loaders: Loaders, directory: RunDirectory
     if found.images:
         display.say(found.sentence())
     # a run that has no checkpoint yet has nothing to agree with: its directory begins with an empty manifest
-    if directory.manifest:
+    if directory is not None and directory.manifest:
         _check_same(config, found, directory, display)
-    directory.update_manifest(**{KEY: found.to_dict()})
+    if directory is not None:
+        directory.update_manifest(**{KEY: found.to_dict()})
     return {KEY: found.to_dict()}
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 from relatum.config import RunConfig, Stage
 from relatum.config_files import check
 from relatum.errors import ConfigError
+from relatum.processes import is_first
 from relatum.recipes import classification
 from relatum.recipes.pretraining import FOLDER, encoder_file, pretrain
 from relatum.recipes.pretraining_settings import pretrain_settings
 from relatum.train import Display, Run
+from relatum.train.lock import RunLock
 
 __all__ = ["planned_stages", "pretrain_settings", "run"]
 
@@ -25,10 +28,16 @@ def run(config: RunConfig, recipe: str, out: Path, display: Display | None = Non
     """
     check(config, f"recipe {recipe}")
     stages = planned_stages(config)
+    # Each stage locks its own directory; the lock around both keeps others out of the first during the second.
+    with RunLock(out) if len(stages) > 1 else contextlib.nullcontext():
+        return _run_stages(stages, config, recipe, out, display)
+
+
+def _run_stages(stages: list[Stage], config: RunConfig, recipe: str, out: Path, display: Display | None) -> Run:
     done: Run | None = None
     for number, stage in enumerate(stages, 1):
         title = f"{recipe} ({number}/{len(stages)} {stage})" if len(stages) > 1 else recipe
-        shown = display or Display(title)
+        shown = display or Display(title, quiet=not is_first())
         if stage == "pretrain":
             done = pretrain(config, recipe, out, shown)
         else:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from relatum.config import RelationConfig
 from relatum.errors import ConfigError
+from relatum.processes import world
 from relatum.relation.specs import BatchFormer, BatchFormerV2, Spec
 
 _V2_ONLY = ("at", "share", "tokens", "two_streams")
@@ -22,7 +23,7 @@ def build_spec(config: RelationConfig) -> Spec | None:
         "dropout": config.dropout,
         "hidden": config.hidden or None,
         "related_fraction": config.related_fraction,
-        "gather": config.gather,
+        "gather": config.gather and world() > 1,  # alone, this process has all samples already
     }
     if config.variant != "auto":
         common["variant"] = config.variant

@@ -128,7 +128,7 @@ class SiteHook(RelationHook):
         def relate(x: Tensor) -> Tensor:
             mask = None if padding is None else fit_padding(padding, x.shape[:-1], self.layout.part)
             if self.relation.spec.gather:
-                return relate_across_processes(x, self.attention, rows, mask)
+                return relate_across_processes(x, self.attention, rows, mask, self.layout.site)
             related: Tensor = self.attention(x, rows, mask)
             return related
 

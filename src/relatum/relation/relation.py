@@ -14,6 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from relatum.errors import ConfigError, ModelError, TrainingError
 from relatum.models.find import find_classifier
+from relatum.processes import world
 from relatum.relation.choice import Choice
 from relatum.relation.specs import BatchFormer, Spec
 from relatum.relation.streams import pick_rows, related_count, repeat_targets, split_streams
@@ -228,7 +229,8 @@ class Relation:
             )
 
     def note_batch(self, n: int) -> None:
-        """Warn once when the relation batch is too small to relate anything."""
+        """Warn once when the relation batch, with `n` samples of this process, is too small to relate anything."""
+        n *= world() if self.spec.gather else 1
         if n < SMALL_BATCH and not self._warned:
             self._warned = True
             alone = "a sample then only attends to itself" if n == 1 else "there is little to attend to"

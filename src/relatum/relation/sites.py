@@ -14,7 +14,8 @@ from relatum.models.find import find_classifier, named_module
 from relatum.relation.attention import check_heads
 from relatum.relation.specs import BatchFormer, BatchFormerV2, Spec
 
-_RANGE = re.compile(r"(\d+)-(\d+)")
+_RANGE = re.compile(r"(?<!\d)(\d{1,6})-(\d{1,6})(?!\d)", re.ASCII)
+_MOST_BLOCKS = 10_000
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _HEADS_WITHOUT_ATTENTION = 4
 
@@ -75,6 +76,8 @@ def _expand(model: nn.Module, word: str) -> list[tuple[str, nn.Module]]:
     first, last = int(span[1]), int(span[2])
     if first > last:
         raise ConfigError(f"'{word}' runs backwards; write it as {span[2]}-{span[1]}.")
+    if last - first >= _MOST_BLOCKS:
+        raise ConfigError(f"'{word}' names {last - first + 1:,} layers; no model has so many.")
     names = [f"{word[: span.start()]}{k}{word[span.end() :]}" for k in range(first, last + 1)]
     return [(name, _named(model, name)) for name in names]
 

@@ -26,8 +26,8 @@ class BatchFormer:
         variant: "paper", or the "stable" layer.
         related_fraction: share of the batch, drawn anew at each pass, that forms the related stream; it attends to
             the whole batch.
-        gather: relate the samples of all processes of `torch.distributed`, with exact gradients. Every process must
-            have the same batch size.
+        gather: relate the samples of all processes of `torch.distributed`, with exact gradients. The processes may have
+            different numbers of samples.
     """
 
     heads: int = 4
@@ -69,7 +69,8 @@ class BatchFormerV2:
         two_streams: False is the paper's ablation: the related features replace the plain ones at every site.
         related_fraction: share of the batch, drawn anew at each pass, that forms the related stream; it attends to
             the whole batch. The extra cost falls in proportion.
-        gather: relate the samples of all processes of `torch.distributed`, with exact gradients.
+        gather: relate the samples of all processes of `torch.distributed`, with exact gradients. The processes may have
+            different numbers of samples, but need inputs of the same size.
         width: feature width at the sites; None reads it from the layers.
         channels: where the features are in (N, C, H, W) or (N, H, W, C); "auto" looks for the width.
         class_tokens: number of class tokens; None asks the model.

@@ -22,7 +22,7 @@ from relatum.report.seeds import averaged, flatten, repeated
 from relatum.report.set_aside import KEY, set_aside_section
 
 _HERE = Path(__file__).parent
-_LONG_LISTS = ("class_names", "class_counts", KEY)
+_LONG_LISTS = ("class_names", "class_counts", "data", KEY)
 
 
 def report(run_dirs: Sequence[Path | str], out: Path | str | None = None) -> Path:

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,9 @@ from relatum.sweep.state import FREE
 
 FILE = "sweep.json"
 _LOCK = ".lock"
+# Seconds that the runs of a sweep that was killed have to save and end, before a new one gives up waiting for them.
+_PATIENCE = 120.0
+_PAUSE = 0.1
 # May change between two commands: these do not change what has been trained.
 _FREE = (*FREE, "train.seed", "train.max_steps")
 
@@ -95,7 +99,7 @@ def read_sweep(folder: Path) -> Sweep:
         entries = tuple(Entry(Point(run["values"]), int(run["seed"]), run.get("needs")) for run in content["runs"])
         base = from_dict(content["base"], str(path))
         return Sweep(folder, content["recipe"], base, tuple(content["overrides"]), content["command"], entries)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}); give another --out.") from error
 
 
@@ -140,20 +144,47 @@ def write_text(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[int]:
-    """Keep a second sweep out of a directory; the runs inherit the lock, so it outlives a sweep that was killed."""
+    """Keep a second sweep out of a directory.
+
+    The runs inherit the lock, so it outlives a sweep that was killed. They follow it soon, once they have saved; until
+    then this waits.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o644)
     except OSError as error:
         raise CheckpointError(f"cannot write to {folder}: {error.strerror}. Choose another --out.") from error
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(file)
-        raise ConfigError(
-            f"another sweep, or a run that it left behind, is at work in {folder}; wait for it or stop it."
-        ) from error
-    try:
+        if not _take(file):
+            raise ConfigError(
+                f"another sweep, or a run that it left behind, is at work in {folder}; wait for it or stop it."
+            )
+        os.ftruncate(file, 0)
+        os.pwrite(file, str(os.getpid()).encode(), 0)
         yield file
     finally:
         os.close(file)
+
+
+def _take(file: int) -> bool:
+    """Lock the file. Where its sweep is dead and only the runs of it hold the lock, wait for them."""
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            owner = os.pread(file, 32, 0)
+            if not owner.isdigit() or _alive(int(owner)) or time.monotonic() > deadline:
+                return False
+            time.sleep(_PAUSE)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's, but there
+        pass
+    return True

@@ -55,7 +55,7 @@ def failed_before(folder: Path) -> set[str]:
     try:
         rows = [json.loads(line) for line in (folder / FILE).read_text(encoding="utf-8").splitlines()]
         return {row["run"] for row in rows if row["status"] == "failed"}
-    except (OSError, ValueError, KeyError, TypeError):  # none yet, or from another hand: it is only a hint
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # none yet, or from another hand: a mere hint
         return set()
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import IO, Any
 
+from relatum import stopping
 from relatum.sweep.plan import Job
 from relatum.sweep.state import is_finished
 
@@ -106,7 +107,7 @@ class Runner:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=environment(self.at_once, os.environ),
+            env={**environment(self.at_once, os.environ), stopping.PARENT: str(os.getpid())},
             process_group=0,
             pass_fds=self.keep_open,
         )
@@ -179,12 +180,12 @@ class Stop:
 
     def __enter__(self) -> Stop:
         if threading.current_thread() is threading.main_thread():
-            ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN  # nohup
-            for number in (signal.SIGINT, signal.SIGTERM, *(() if ignored else (signal.SIGHUP,))):
+            for number in stopping.stop_signals():
                 self._before[number] = signal.signal(number, self._count)
         return self
 
     def _count(self, number: int, frame: FrameType | None) -> None:
+        stopping.note(number)
         self.requests += 1
 
     def __exit__(

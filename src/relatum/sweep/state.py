@@ -35,9 +35,9 @@ def _left_encoder(job: Job) -> bool:
 
     try:
         before = tomllib.loads((job.result / "config.toml").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        goal = before.get("train", {}).get("max_steps")
+    except (OSError, ValueError, AttributeError, RecursionError):
         return False
-    goal = before.get("train", {}).get("max_steps")
     return (job.result / ENCODER_FILE).is_file() and goal == job.config.train.max_steps
 
 
@@ -61,6 +61,6 @@ def read_object(path: Path) -> dict[str, Any] | None:
     """Read a JSON object; None if it is not there or cannot be read: the run will write it again."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

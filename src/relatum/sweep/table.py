@@ -12,6 +12,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from relatum.errors import printable
 from relatum.report.format import NOT_AVAILABLE, setting
 from relatum.sweep.grid import short_key
 from relatum.sweep.record import Sweep, write_text
@@ -31,14 +32,14 @@ def terminal_table(sweep: Sweep, summaries: Sequence[Summary], rows: Sequence[Ma
     table = Table(caption=words, caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     heads, values_of = _point_columns(sweep)
     for head in heads:
-        table.add_column(Text(head), overflow="fold")
+        table.add_column(Text(printable(head)), overflow="fold")
     if not same:
         table.add_column("seeds", justify="right")
     for head in _SHOWN:
         table.add_column(head, justify="right", no_wrap=True)
     for summary in summaries:
         texts = [(cell(summary, head).replace(" ± ", "±"), _style(summaries, summary, head)) for head in _SHOWN]
-        values = (Text(text) for text in values_of(summary))
+        values = (Text(printable(text)) for text in values_of(summary))
         seeds = () if same else (Text(state(summary)),)
         table.add_row(*values, *seeds, *(Text(text, style=style) for text, style in texts))
     return table

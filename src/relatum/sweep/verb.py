@@ -9,7 +9,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from relatum.arguments import override
+from relatum import stopping
+from relatum.arguments import full_names, override
 from relatum.config_files import check
 from relatum.errors import ConfigError
 from relatum.sweep.grid import OWN, parse_points, parse_seeds
@@ -19,7 +20,6 @@ from relatum.sweep.runner import Outcome, Runner
 from relatum.sweep.state import is_finished
 
 EXIT_FAILED = 1
-EXIT_INTERRUPTED = 130
 USAGE = """usage: relatum sweep RECIPE --over KEY=V1,V2,... [--over KEY2=...] [--seeds 0-2]
                      [--jobs 1] [--out DIR] [--dry-run] [--KEY VALUE ...]
        relatum sweep DIR
@@ -80,7 +80,8 @@ def sweep(args: list[str]) -> int:
         outcome = _run(record, jobs, words.jobs, lock)
         if outcome.interrupted:
             _say(f"Interrupted. The same command continues; relatum sweep {base.folder} shows what is there.")
-            return EXIT_INTERRUPTED
+            stopping.tell_next(["sweep", *args])
+            return stopping.exit_code()
         _tell(record, outcome, {job.name for job in jobs})
     _explain(base.folder, outcome)
     return EXIT_FAILED if outcome.failed else 0
@@ -119,14 +120,15 @@ def prepare(recipe_name: str, words: Words) -> tuple[Base, list[Job]]:
     from relatum.recipes.catalog import find_recipe
 
     recipe = find_recipe(recipe_name)
-    overridden = _overridden(words.rest)
-    config = override(recipe.config(), f"relatum train {recipe_name}", words.rest, recipe.title)
+    rest = full_names(recipe.config(), words.rest)
+    overridden = _overridden(rest)
+    config = override(recipe.config(), f"relatum train {recipe_name}", rest, recipe.title)
     check(config, "command line")
     if "finetune" not in config.stages:
         raise ConfigError("a sweep compares fine-tuned runs: --stages pretrain leaves nothing to compare.")
     points, seeds = parse_points(words.over, config, overridden), parse_seeds(words.seeds)
     folder = Path(words.out or f"runs/sweep-{recipe.name.replace('/', '-')}")
-    base = Base(recipe_name, config, tuple(words.rest), folder)
+    base = Base(recipe_name, config, tuple(rest), folder)
     return base, plan_jobs(base, points, seeds)
 
 

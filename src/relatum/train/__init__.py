@@ -5,7 +5,7 @@ from relatum.train.classification import ClassificationTask
 from relatum.train.display import Display
 from relatum.train.loop import fit
 from relatum.train.masked import MaskedTask
-from relatum.train.record import RunDirectory
+from relatum.train.record import RunDirectory, open_run
 from relatum.train.run import Run
 from relatum.train.task import Task
 
@@ -18,5 +18,6 @@ __all__ = [
     "Task",
     "fit",
     "load_checkpoint",
+    "open_run",
     "save_checkpoint",
 ]

@@ -1,29 +1,31 @@
 """Checkpoints: one safetensors file each, written whole or not at all, with a hash, two kept.
 
 A file holds every tensor of a state under a prefixed name, and everything that is not a tensor as JSON in its
-header. Nothing in it can run code.
+header, together with its own hash (see `seal`). Nothing in it can run code. What counts is the files: index.json lists
+them for people and for tools, and vouches for those of earlier versions, which have no hash of their own.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from relatum.errors import CheckpointError
+from relatum.files import sweep_up, write_atomically
+from relatum.train.seal import SEAL, UNSEALED, VALUES, check_seal, damaged, file_hash, is_whole, remember, seal
 
 KEEP = 2
 INDEX = "index.json"
+_NAME = re.compile(r"step-(\d{9,})\.safetensors")
 
 
 @dataclass
@@ -43,106 +45,120 @@ class State:
         return {name[len(start) :]: t for name, t in self.tensors.items() if name.startswith(start)}
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that a crash at any moment leaves the old content or the new, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise CheckpointError(f"cannot write {path}: {error.strerror}. Check space and permissions.") from error
-
-
 def save_checkpoint(folder: Path, state: State, step: int) -> Path:
-    """Write `state` as the newest checkpoint of `folder` and remove all but the last two."""
-    data = save(state.tensors, metadata={"relatum": json.dumps(state.values)})
+    """Write `state` as the newest checkpoint of `folder` and remove all but the last two that are whole.
+
+    A damaged file stays until a whole one of its step or a later one has been written. A whole one of a later step
+    belongs to a history that is being written anew, and goes.
+    """
+    sweep_up(folder)
+    data = seal(save(state.tensors, metadata={VALUES: json.dumps(state.values), SEAL: UNSEALED}))
     path = folder / f"step-{step:09d}.safetensors"
     write_atomically(path, data)
-    entries = [e for e in _read_index(folder) if e["file"] != path.name and e["step"] < step]
-    entries.append({"file": path.name, "step": step, "sha256": hashlib.sha256(data).hexdigest()})
-    kept = entries[-KEEP:]
-    write_atomically(folder / INDEX, json.dumps(kept, indent=1).encode())
-    names = {entry["file"] for entry in kept}
-    # A killed process may have left a temporary file besides the checkpoints that are no longer kept.
-    for old in (*folder.glob("step-*.safetensors"), *folder.glob(".*.tmp")):
-        if old.name not in names:
-            old.unlink(missing_ok=True)
+    remember(path)
+    recorded = {**_read_index(folder)[0], path.name: hashlib.sha256(data).hexdigest()}
+    files = _files(folder)
+    whole = [file for file in files if is_whole(file, recorded.get(file.name))]
+    kept = [file for file in whole if _step(file) <= step][-KEEP:]
+    _write_index(folder, kept, recorded)
+    for old in files:
+        if old not in kept and (old in whole or _step(old) < step):
+            _remove(old)
     return path
 
 
 def load_checkpoint(path: Path) -> State:
-    """Read one checkpoint file; a CheckpointError says why it cannot be read."""
+    """Read one checkpoint file; a CheckpointError says why it cannot be read, or that it is damaged."""
+    check_seal(path)
+    return _read(path)
+
+
+def _read(path: Path) -> State:
     try:
         with safe_open(path, framework="pt") as file:
-            values = json.loads((file.metadata() or {})["relatum"])
+            values = json.loads((file.metadata() or {})[VALUES])
             return State({name: file.get_tensor(name) for name in file.keys()}, values)  # noqa: SIM118 (not a dict)
-    except FileNotFoundError as error:
-        raise CheckpointError(f"there is no checkpoint at {path}.") from error
     except (SafetensorError, KeyError, ValueError, OSError) as error:
         raise CheckpointError(f"{path} is not a readable relatum checkpoint ({error}).") from error
 
 
 def latest_checkpoint(folder: Path) -> tuple[State | None, list[str]]:
-    """Return the newest checkpoint that is whole, and sentences about those that had to be passed over."""
-    problems: list[str] = []
-    for entry in reversed(_read_index(folder)):
-        path = folder / entry["file"]
+    """Return the newest checkpoint that is whole, and sentences about what had to be passed over; None without any.
+
+    Raises:
+        CheckpointError: there are checkpoints, but none of them is whole.
+    """
+    recorded, problems = _read_index(folder)
+    names = {path.name for path in _files(folder)} | recorded.keys()
+    reasons: list[str] = []
+    for path in sorted((folder / name for name in names), key=_step, reverse=True):
         try:
-            if hashlib.sha256(path.read_bytes()).hexdigest() != entry["sha256"]:
-                raise CheckpointError(f"{path} is damaged: its hash is not the recorded one.")
-            return load_checkpoint(path), problems
-        except (CheckpointError, OSError) as error:
-            problems.append(f"{error} Falling back to the checkpoint before it.")
-    return None, problems
+            state, doubts = _load_whole(path, recorded.get(path.name))
+            passed_over = [f"{words} Falling back to the checkpoint before it." for words in reasons]
+            return state, [*problems, *passed_over, *doubts]
+        except CheckpointError as error:
+            reasons.append(str(error))
+    if not reasons and not problems:
+        return None, []
+    raise CheckpointError(
+        f"{' '.join([*problems, *reasons])} No checkpoint is left to continue from, and all files stay as they are. "
+        f"Bring one back from a copy, or delete {folder.parent} to start anew."
+    )
 
 
-def flatten_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Take an optimizer's state apart into tensors by name and JSON values."""
-    state = optimizer.state_dict()
-    tensors: dict[str, Tensor] = {}
-    values: dict[str, Any] = {}
-    for index, entry in state["state"].items():
-        for name, value in entry.items():
-            if isinstance(value, Tensor):
-                tensors[f"{index}.{name}"] = value
-            else:
-                values[f"{index}.{name}"] = value
-    groups = [{k: v for k, v in group.items() if k != "params"} for group in state["param_groups"]]
-    return tensors, {"state": values, "groups": groups}
+def has_checkpoints(folder: Path) -> bool:
+    """True if something was kept in `folder`, in whatever state it is now."""
+    return (folder / INDEX).exists() or bool(_files(folder))
 
 
-def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], values: Any) -> None:
-    """Put back what `flatten_optimizer` took apart."""
-    state: dict[int, dict[str, Any]] = {}
-    for key, value in {**tensors, **values["state"]}.items():
-        index, name = key.split(".", 1)
-        state.setdefault(int(index), {})[name] = value
-    fresh = optimizer.state_dict()["param_groups"]
-    if len(fresh) != len(values["groups"]):
-        raise CheckpointError("the checkpoint has other parameter groups than this run; start a new run directory.")
-    groups = [{**saved, "params": now["params"]} for saved, now in zip(values["groups"], fresh, strict=True)]
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
+def newest_step(folder: Path) -> int:
+    """Step of the newest checkpoint that is whole; 0 without any."""
+    recorded, _ = _read_index(folder)
+    return next((_step(path) for path in reversed(_files(folder)) if is_whole(path, recorded.get(path.name))), 0)
 
 
-def _read_index(folder: Path) -> list[dict[str, Any]]:
-    path = folder / INDEX
-    if not path.exists():
-        return []
+def _load_whole(path: Path, recorded: str | None) -> tuple[State, list[str]]:
+    doubts = []
+    if not check_seal(path):
+        if recorded is None:
+            doubts = [f"{path} is of an earlier version, without a hash, and could not be checked for damage."]
+        elif file_hash(path) != recorded:
+            raise damaged(path)
+    return _read(path), doubts
+
+
+def _files(folder: Path) -> list[Path]:
+    """The checkpoint files of a folder, oldest first."""
+    return sorted((path for path in folder.glob("step-*.safetensors") if _NAME.fullmatch(path.name)), key=_step)
+
+
+def _step(path: Path) -> int:
+    found = _NAME.fullmatch(path.name)
+    return int(found[1]) if found else -1
+
+
+def _remove(path: Path) -> None:
     try:
-        entries: list[dict[str, Any]] = json.loads(path.read_text())
-        return [{key: entry[key] for key in ("file", "step", "sha256")} for entry in entries]
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise CheckpointError(f"cannot remove {path}: {error.strerror}. Check permissions.") from error
+
+
+def _write_index(folder: Path, kept: list[Path], recorded: Mapping[str, str]) -> None:
+    entries = [
+        {"file": path.name, "step": _step(path), "sha256": recorded.get(path.name) or file_hash(path)} for path in kept
+    ]
+    write_atomically(folder / INDEX, json.dumps(entries, indent=1).encode())
+
+
+def _read_index(folder: Path) -> tuple[dict[str, str], list[str]]:
+    """Return the hashes that index.json has recorded, by file, and a sentence if it is lost."""
+    path = folder / INDEX
+    try:
+        entries = {str(entry["file"]): str(entry["sha256"]) for entry in json.loads(path.read_text())}
+        return {name: digest for name, digest in entries.items() if _NAME.fullmatch(name)}, []
+    except FileNotFoundError:
+        words = f"{path} is missing;" if _files(folder) else ""
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise CheckpointError(
-            f"{path} cannot be read ({error}); delete it and the checkpoints to start anew."
-        ) from error
+        words = f"{path} cannot be read ({error});"
+    return {}, [f"{words} the checkpoints were judged by their own hashes."] if words else []

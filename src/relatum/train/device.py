@@ -9,12 +9,18 @@ from typing import Any
 import torch
 
 from relatum.errors import ConfigError
+from relatum.processes import local_rank, world
 
 
 def pick_device(name: str) -> torch.device:
-    """Return the device called `name`; "auto" takes CUDA, then MPS, then the CPU."""
+    """Return the device called `name`; "auto" takes CUDA, then MPS, then the CPU.
+
+    Of several processes on a machine, each gets a GPU of its own.
+    """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    if name == "cuda" and world() > 1:
+        name = f"cuda:{local_rank()}"
     try:
         device = torch.device(name)
     except RuntimeError as error:

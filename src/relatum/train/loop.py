@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -12,21 +11,26 @@ from typing import Any
 
 import torch
 from timm.utils import ModelEmaV3
-from torch import nn
+from torch import Tensor, nn
 
 from relatum.batch import Batch
 from relatum.config import EvalConfig, TrainConfig
 from relatum.data.loaders import Loaders
-from relatum.errors import ConfigError
-from relatum.train.checkpoint import latest_checkpoint, save_checkpoint
+from relatum.processes import is_first, share_buffers, world
+from relatum.train.describe import facts
 from relatum.train.device import autocast, pick_device, pick_precision
 from relatum.train.display import Display
-from relatum.train.guard import Interrupts, require_finite
+from relatum.train.guard import Interrupts, check_batches
+from relatum.train.keeping import Keeper
+from relatum.train.memory import memory_explained
 from relatum.train.meter import MetricsLog
+from relatum.train.nonfinite import GoBack, LeftOut, not_finite
 from relatum.train.optim import build_optimizer, learning_rate, scaled_to_batch, set_learning_rate
-from relatum.train.record import RunDirectory, surroundings
-from relatum.train.run import Run, data_fingerprint, finished_run, steps_per_epoch
-from relatum.train.snapshot import Position, put_back, take_snapshot
+from relatum.train.parallel import Parallel, check_shares, epoch_seed
+from relatum.train.record import RunDirectory, open_run, surroundings
+from relatum.train.run import Run, finished_run, steps_per_epoch
+from relatum.train.snapshot import Position
+from relatum.train.steps import StepGuard
 from relatum.train.task import Measured, Task
 
 
@@ -54,12 +58,15 @@ def fit(
     """
     config, evaluation = config or TrainConfig(), evaluation or EvalConfig()
     if out is not None and not isinstance(out, RunDirectory):
-        settings = {"train": asdict(config), "evaluate": asdict(evaluation)}
-        out = RunDirectory(out, {**settings, "task": task.fingerprint(), "data": data_fingerprint(loaders)})
-    before = None if out is None else finished_run(task, out, len(loaders.train), config)
+        settings = {"train": asdict(config), "evaluate": asdict(evaluation), "task": task.fingerprint()}
+        with open_run(Path(out), {**settings, "data": {"batch_size": loaders.train.batch_size}}) as opened:
+            return fit(task, loaders, config, out=opened, evaluation=evaluation, values=values, display=display)
+    if out is not None:
+        out.check_data(loaders)
+    before = finished_run(task, out, len(loaders.train), config)
     if before is not None:
         return before
-    with display or Display() as shown, Interrupts() as interrupts:
+    with display or Display(quiet=not is_first()) as shown, Interrupts() as interrupts:
         done = _Trainer(task, loaders, config, evaluation, out, dict(values or {}), shown).run(interrupts)
     if interrupts.requested and done.status == "finished":
         # Ctrl-C during the last evaluation: the run is complete and kept, but its caller is to stop.
@@ -80,9 +87,11 @@ class _Trainer:
         values: dict[str, Any],
         display: Display,
     ) -> None:
-        config = scaled_to_batch(config, loaders.train.batch_size)
+        check_batches(task, loaders, config)
+        check_shares(loaders)
+        config = scaled_to_batch(config, loaders.train.batch_size * world())
         self.task, self.loaders, self.config, self.evaluation = task, loaders, config, evaluation
-        self.directory, self.values, self.display = directory, values, display
+        self.directory, self.display = directory, display
         if config.threads:
             torch.set_num_threads(config.threads)
         self.device = pick_device(config.device)
@@ -90,13 +99,28 @@ class _Trainer:
         task.to(self.device)
         if config.channels_last:
             task.to(memory_format=torch.channels_last)
+        self.parallel = Parallel(task, self.device)
         self.optimizer = build_optimizer(task.param_groups(config), config)
         self.ema = ModelEmaV3(task.model, decay=config.ema) if config.ema else None
         self.log = MetricsLog(directory, tensorboard=config.tensorboard)
         self.steps_per_epoch = steps_per_epoch(len(loaders.train), config)
+        self.images_per_batch = loaders.train.batch_size * world()
         self.position = Position()
+        self.left_out = LeftOut(config.nonfinite_limit)
+        average = None if self.ema is None else self.ema.module
+        self.keeper = Keeper(
+            directory,
+            task.model,
+            average,
+            self.optimizer,
+            self.log,
+            self.left_out,
+            display,
+            values,
+            self.images_per_batch,
+        )
+        self.guard = StepGuard(task, config, self.device, self.left_out, directory, display, kept=self.keeper.kept)
         self.seconds, self._clock = 0.0, 0.0
-        self._warn_about_accumulation()
 
     # -- the run -----------------------------------------------------------------------------------------------
 
@@ -107,12 +131,15 @@ class _Trainer:
         self._describe("running")
         self.display.start(total, self.position.step)
         while self.position.epoch < self.config.epochs and not self._enough():
-            self._train_epoch(interrupts)
-            if interrupts.requested:
+            try:
+                self._train_epoch(interrupts)
+            except GoBack:
+                self._go_back()
+                continue
+            if interrupts.honoured:
                 return self._stop()
-            if self.position.batch < len(self.loaders.train):
-                break  # max_steps ended it within the epoch
-            self._end_epoch()
+            if self.position.batch == len(self.loaders.train):  # else max_steps ended it within the epoch
+                self._end_epoch()
         return self._finish()
 
     def _train_epoch(self, interrupts: Interrupts) -> None:
@@ -120,7 +147,7 @@ class _Trainer:
         epoch, start = self.position.epoch, self.position.batch
         if start == 0:
             # Dropout and the like depend on (seed, epoch) only, so a resumed epoch repeats itself.
-            torch.manual_seed((self.config.seed * 1_000_003 + epoch) % 2**63)
+            torch.manual_seed(epoch_seed(self.config.seed, epoch))
         self.task.train()
         self.task.set_epoch(epoch, self.config.epochs)
         self._clock = time.perf_counter()  # a step's time begins where the last one ended: loading counts
@@ -131,36 +158,51 @@ class _Trainer:
             # The last group of an epoch may be smaller; it is used, not thrown away.
             if len(group) < self.config.accumulate and number != last:
                 continue
-            self._step(group)
+            related = self.task.relation_batch_matters
+            with memory_explained(f"training step {self.position.step}", len(batch), self.precision, related=related):
+                self._step(group)
             group = []
             self.position = replace(self.position, batch=number + 1)
-            if interrupts.requested or self._enough():
+            if interrupts.agreed() or self._enough():
                 return
 
     def _step(self, group: list[Batch]) -> None:
-        """One optimizer step on a group of micro-batches."""
-        progress = self.position.epoch + self.position.batch / len(self.loaders.train)
-        lr = learning_rate(self.config, progress)
+        """One optimizer step on a group of micro-batches, or none where its numbers are not finite."""
+        if self.left_out.holds(self.position):
+            return self._count_step()
+        lr = learning_rate(self.config, self._progress)
+        self.guard.begin()
+        parts = self._gradients(group)
+        loss, gradient = sum(float(part["loss"]) for part in parts) / len(group), self._clip()
+        # The one place that judges a step: what follows is the same for everyone who is told the same.
+        wrong = not_finite(loss, gradient)
+        if wrong:
+            scalars = [{name: float(value) for name, value in part.items()} for part in parts]
+            numbers = {"epoch": self._progress, "lr": lr, "loss": loss, "gradient_norm": gradient, "parts": scalars}
+            self.guard.refuse(wrong, self.position, group, lambda: self._gradients(group), numbers)
+            return self._count_step()
+        for part, micro in zip(parts, group, strict=True):
+            self.log.add(part, len(micro))
         set_learning_rate(self.optimizer, lr)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss = 0.0
-        for micro in group:
-            batch = micro.to(self.device, channels_last=self.config.channels_last)
-            with autocast(self.precision, self.device):
-                output = self.task(batch)
-            (output["loss"] / len(group)).backward()
-            loss += float(output["loss"].detach()) / len(group)
-            self.log.add(output, len(batch))
-        gradient = self._clip()
-        samples = [index for micro in group for index in micro.index.tolist()]
-        details = {"step": self.position.step, "epoch": progress, "lr": lr, "samples": samples}
-        require_finite(loss, gradient, self.directory, details)
-        if self.position.step == 0:
+        if self.position.step == self.left_out.passed(self.position):  # no step was taken before
             self.task.check_first_step(self.optimizer)
         self.optimizer.step()
         if self.ema is not None:
             self.ema.update(self.task.model)
         self._count_step(lr, loss)
+
+    def _gradients(self, group: list[Batch]) -> list[dict[str, Tensor]]:
+        """Compute the gradients of a step; return the scalars that the task gave for each micro-batch."""
+        self.optimizer.zero_grad(set_to_none=True)
+        parts = []
+        for number, micro in enumerate(group, 1):
+            batch = micro.to(self.device, channels_last=self.config.channels_last)
+            with self.parallel.keep_to_itself(number < len(group)):
+                with autocast(self.precision, self.device):
+                    output = self.parallel(batch)
+                (output["loss"] / len(group)).backward()
+            parts.append({name: value.detach() for name, value in output.items() if value.ndim == 0})
+        return parts
 
     def _clip(self) -> float:
         """Return the norm of the gradient, clipped if so configured."""
@@ -168,16 +210,23 @@ class _Trainer:
         limit = self.config.clip or math.inf
         return float(nn.utils.clip_grad_norm_(parameters, limit))
 
-    def _count_step(self, lr: float, loss: float) -> None:
+    def _count_step(self, lr: float | None = None, loss: float = math.nan) -> None:
+        """Move on by a step; one that was left out, without a learning rate, counts as well, so that epochs add up."""
         self.position = replace(self.position, step=self.position.step + 1)
         now = time.perf_counter()
         seconds, self._clock = now - self._clock, now
         self.seconds += seconds
         done = self.position.step
-        self.log.count(seconds, lr)
-        if self.log.steps >= 50 or done % self.steps_per_epoch == 0:
+        if lr is not None:
+            self.log.count(seconds, lr)
+        if self.log.steps >= 50 or (self.log.steps and done % self.steps_per_epoch == 0):
             self.log.write_train(done, done / self.steps_per_epoch)
         self.display.step(done, f"loss {loss:.3f}  {self.log.images_per_second:.0f} img/s")
+
+    @property
+    def _progress(self) -> float:
+        """Epochs done, with the share of the current one."""
+        return self.position.epoch + self.position.batch / len(self.loaders.train)
 
     # -- between epochs ----------------------------------------------------------------------------------------
 
@@ -210,16 +259,11 @@ class _Trainer:
             self.task.draw(self._measured_model, self.loaders, self.directory.path, self.position.epoch)
 
     def _evaluate(self, split: str, bootstrap: int) -> Measured:
-        return self.task.evaluate(
-            self._measured_model,
-            self.loaders.evals[split],
-            self.loaders.prior,
-            replace(self.evaluation, bootstrap=bootstrap),
-            split=split,
-            device=self.device,
-            precision=self.precision,
-            channels_last=self.config.channels_last,
-        )
+        loader, config = self.loaders.evals[split], replace(self.evaluation, bootstrap=bootstrap)
+        how = {"device": self.device, "precision": self.precision, "channels_last": self.config.channels_last}
+        share_buffers(self._measured_model)
+        with memory_explained(f"the evaluation of {split}", loader.batch_size, self.precision, evaluating=True):
+            return self.task.evaluate(self._measured_model, loader, self.loaders.prior, config, split=split, **how)
 
     def _enough(self) -> bool:
         return bool(self.config.max_steps) and self.position.step >= self.config.max_steps
@@ -238,6 +282,8 @@ class _Trainer:
         self._draw()
         if self.directory is not None:
             self.directory.write_scores({split: entry.to_dict() for split, entry in scores.items()})
+        if self.left_out.places:
+            self.display.say(self.left_out.sentence())
         self._describe("finished")
         self.log.close()
         return self._result("finished", scores)
@@ -257,59 +303,39 @@ class _Trainer:
     # -- keeping and continuing --------------------------------------------------------------------------------
 
     def _save(self) -> None:
-        if self.directory is None:
-            return
-        state = take_snapshot(self.task.model, None if self.ema is None else self.ema.module, self.optimizer)
-        progress = {"position": asdict(self.position), "seconds": self.seconds, "log": self.log.state()}
-        state.values |= {**self.values, **progress}
-        save_checkpoint(self.directory.checkpoints, state, self.position.step)
+        self.keeper.save(self.position, self.seconds)
 
     def _resume(self) -> None:
-        if self.directory is None:
-            return
-        state, problems = latest_checkpoint(self.directory.checkpoints)
-        for problem in problems:
-            self.display.say(problem)
-        if state is None and problems:
-            self.display.say("No checkpoint is whole: starting from the beginning.")
-        if state is not None:
-            put_back(state, self.task.model, None if self.ema is None else self.ema.module, self.optimizer)
-            self.position = Position(**state.values["position"])
-            self.seconds = state.values["seconds"]
-            self.log.restore(state.values["log"])
-            self.display.say(f"Continuing {self.directory.path} after step {self.position.step}.")
-        self.directory.keep_metrics(self.log.rows)
+        """Continue what the run directory holds; a run that may go back can go back to its start, too."""
+        if not self._restore() and self.config.on_nonfinite == "rollback":
+            self._save()
+
+    def _go_back(self) -> None:
+        """Go on from the last checkpoint, and pass over what was left out since."""
+        places = self.left_out.places
+        self._restore()  # a run that may go back has kept its very start
+        self.left_out.places = places
+
+    def _restore(self) -> bool:
+        """Put back the newest checkpoint that is whole; False if there is none."""
+        found = self.keeper.restore(self.config.accumulate, self.steps_per_epoch)
+        if found is not None:
+            self.position, self.seconds = found
+            # Of changed data, as allowed, an epoch may have become shorter.
+            self.position = replace(self.position, batch=min(self.position.batch, len(self.loaders.train)))
+        return found is not None
 
     def _describe(self, status: str) -> None:
         if self.directory is None:
             return
         first = {} if "versions" in self.directory.manifest else surroundings()
-        batches = self.position.epoch * len(self.loaders.train) + self.position.batch
-        images = batches * self.loaders.train.batch_size
+        images = self._progress * len(self.loaders.train) * self.images_per_batch
         self.directory.update_manifest(
             **first,
-            seed=self.config.seed,
-            class_names=list(self.loaders.prior.names),
-            class_counts=self.loaders.prior.counts.tolist(),
-            relation_batch=self.loaders.train.batch_size if self.task.relation_batch_matters else None,
-            parameters=self.task.deployed_parameters,
-            selection="last epoch",
-            peak_lr=self.config.lr,
-            device=str(self.device),
-            precision=self.precision,
+            **facts(self.task, self.loaders, self.config, self.device, self.precision),
+            **self.left_out.entries(),
             status=status,
             steps=self.position.step,
             seconds=round(self.seconds, 3),
             images_per_second=round(images / self.seconds, 1) if self.seconds else 0.0,
         )
-
-    def _warn_about_accumulation(self) -> None:
-        if len(self.loaders.train) == 0:
-            raise ConfigError("the training loader has no batch; lower --data.batch-size.")
-        if self.config.accumulate > 1 and self.task.relation_batch_matters:
-            batch = self.loaders.train.batch_size
-            warnings.warn(
-                f"gradient accumulation with a relation: samples attend to each other within micro-batches of {batch}, "
-                f"not within {batch * self.config.accumulate}. That is another method than a larger batch.",
-                stacklevel=4,
-            )

@@ -16,9 +16,11 @@ from relatum.config import EvalConfig
 from relatum.data.loaders import Loaders
 from relatum.errors import DataError
 from relatum.models.mae import MaskedAutoencoder, masked_mse, patchify, psnr, reconstruction_loss
+from relatum.models.mae.masks import MASKS
 from relatum.models.mae.patches import to_pixels
 from relatum.models.mae.pictures import reconstruction_picture
 from relatum.prior import ClassPrior
+from relatum.processes import total
 from relatum.relation import Relation
 from relatum.train.device import autocast
 from relatum.train.related import RelatedTask, StreamLoss
@@ -121,23 +123,31 @@ class MaskedTask(RelatedTask):
         self, model: nn.Module, loader: Iterable[Batch], prior: ClassPrior, config: EvalConfig, **how: Any
     ) -> Reconstruction:
         """Measure the reconstruction of a split; its labels are not looked at."""
-        training, generator = model.training, Generator().manual_seed(_MASK_SEED)
-        sums, samples = torch.zeros(2, dtype=torch.float64), 0
+        training, sums = model.training, torch.zeros(3, dtype=torch.float64)
         model.eval()
         try:
             for batch in loader:
                 images = batch.to(how["device"], channels_last=how["channels_last"]).inputs
                 with autocast(how["precision"], how["device"]):
-                    output = model(images, generator)
-                sums += torch.stack([output.loss, self._pixel_error(model, output, images)]).double().cpu() * len(batch)
-                samples += len(batch)
+                    output = model(images, noise=self._mask_noise(batch.index))
+                means = torch.stack([output.loss, self._pixel_error(model, output, images)]).double().cpu()
+                sums += torch.cat([means, torch.ones(1)]) * len(batch)
         finally:
             model.train(training)
+        if getattr(loader, "world", 1) > 1:  # each process has measured its share
+            sums = total(sums)
+        samples = int(sums[2])
         if not samples:
             raise DataError("the evaluation loader is empty; check that the split has samples.")
-        loss, mse = sums / samples
+        loss, mse = sums[:2] / samples
         settings = (self.model.mask, self.model.ratio, "normalised" if self.model.normalised else "raw")
         return Reconstruction(how["split"], samples, float(loss), float(mse), float(psnr(mse)), *settings)
+
+    def _mask_noise(self, index: Tensor) -> Tensor:
+        """Noise (N, L) that depends on the places of the images in the split only, not on who else is in the batch."""
+        draw, grid, cpu = MASKS[self.model.mask], self.model.grid, torch.device("cpu")
+        seeds = (_MASK_SEED + 1_000_003 * int(place) for place in index)
+        return torch.cat([draw(1, grid, Generator().manual_seed(seed), cpu) for seed in seeds])
 
     def _pixel_error(self, model: Any, output: Any, images: Tensor) -> Tensor:
         truth = to_pixels(patchify(images.float(), model.patch), self.mean, self.std)

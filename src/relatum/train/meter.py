@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from relatum.errors import ConfigError
+from relatum.processes import is_first, total, world
 from relatum.train.record import RunDirectory
 
 
 class MetricsLog:
     """Collect the scalar parts of task outputs; write their means to metrics.jsonl and, if asked, TensorBoard.
+
+    Of several processes each collects its own, and the lines hold the means over all of them.
 
     Args:
         directory: the run directory, or None to write nothing.
@@ -43,14 +47,24 @@ class MetricsLog:
         self.steps += 1
         self.lr = lr
         self._seconds += seconds
-        self.images_per_second = self._images / self._seconds if self._seconds else 0.0
+        self.images_per_second = world() * self._images / self._seconds if self._seconds else 0.0
 
     def write_train(self, step: int, epoch: float) -> None:
         """Write the means since the last line and start anew."""
-        self.last = {name: total / self._images for name, total in self._sums.items()}
-        speed = {"images_per_second": round(self.images_per_second, 1)}
+        images, sums = self._totals()
+        self.last = {name: value / images for name, value in sums.items()}
+        speed = {"images_per_second": round(images / self._seconds if self._seconds else 0.0, 1)}
         self._write({"kind": "train", "epoch": round(epoch, 4), "step": step, **self.last, "lr": self.lr, **speed})
         self._clear()
+
+    def _totals(self) -> tuple[int, dict[str, float]]:
+        """Images and sums since the last line, over all processes."""
+        names = sorted(self._sums)
+        images, *sums = total(
+            torch.tensor([self._images, *(self._sums[n] for n in names)], dtype=torch.float64)
+        ).tolist()
+        summed = dict(zip(names, sums, strict=True))
+        return int(images), {name: summed[name] for name in self._sums}
 
     def write_eval(self, split: str, numbers: dict[str, float | None], step: int, epoch: float) -> None:
         """Write one evaluation."""
@@ -67,13 +81,16 @@ class MetricsLog:
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs to write the same lines: rows so far, and the sums since the last one."""
-        sums = {"steps": self.steps, "images": self._images, "seconds": self._seconds, "sums": dict(self._sums)}
+        images, summed = self._totals()
+        sums = {"steps": self.steps, "images": images, "seconds": self._seconds, "sums": summed}
         return {"rows": self.rows, "last": self.last, "lr": self.lr, **sums}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from `state`; lines of the file that came after it are dropped."""
         self.rows, self.lr, self.last, self._sums = state["rows"], state["lr"], state["last"], dict(state["sums"])
         self.steps, self._images, self._seconds = state["steps"], state["images"], state["seconds"]
+        if not is_first():  # the sums are those of all processes: only one of them may carry them on
+            self._images, self._sums = 0, dict.fromkeys(self._sums, 0.0)
 
     def close(self) -> None:
         """Flush the TensorBoard files."""

@@ -6,70 +6,116 @@ import json
 import os
 import platform
 import subprocess
+import warnings
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from importlib import metadata
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import torch
 
 from relatum import __version__
-from relatum.config_files import differences
-from relatum.errors import CheckpointError, ConfigError
-from relatum.train.checkpoint import INDEX, write_atomically
+from relatum.data.loaders import Loaders
+from relatum.errors import CheckpointError
+from relatum.files import append_line, sweep_up, write_if_new
+from relatum.processes import is_first, world
+from relatum.train.changes import Changes, changed_settings, on_record, refuse_data, refuse_settings, settings_in_words
+from relatum.train.checkpoint import has_checkpoints, newest_step
+from relatum.train.fingerprint import data_changes, data_in_words, fingerprint
+from relatum.train.lock import RunLock
 
 _VERSIONS = ("torch", "torchvision", "timm", "numpy", "pillow", "safetensors")
-# Settings that may change between two commands on one run directory: what has been trained stays valid.
-_FREE = (
-    "out",
-    "allow_changes",
-    "stages",
-    "train.device",
-    "train.threads",
-    "train.tensorboard",
-    "train.max_steps",
-    "data.workers",
-)
 
 
 class RunDirectory:
     """Files of one run. Opening it again with the same settings continues it; with others it refuses.
 
     A run that ended before its first checkpoint has nothing to continue, so its settings may still be corrected.
+    One process at a time: the directory is locked until `close` or the end of this object.
 
     Args:
         path: the directory; made if it is not there.
         config: all settings as nested plain values, kept in config.json and compared on reopening.
         config_text: the same settings as TOML for people; empty writes none.
+        allow_changes: continue although settings or data have changed, and put on record what has.
     """
 
-    def __init__(self, path: Path | str, config: Mapping[str, Any], config_text: str = "") -> None:
+    def __init__(
+        self, path: Path | str, config: Mapping[str, Any], config_text: str = "", *, allow_changes: bool = False
+    ) -> None:
         self.path = Path(path)
         self.checkpoints = self.path / "checkpoints"
         self.metrics_file = self.path / "metrics.jsonl"
+        self.allow_changes = allow_changes
+        self._checked: Loaders | None = None
+        self._lock = RunLock(self.path)
         try:
-            self.checkpoints.mkdir(parents=True, exist_ok=True)
+            self._open(config, config_text)
+        except BaseException:
+            self.close()  # not when somebody forgets the traceback that holds us
+            raise
+
+    def _open(self, config: Mapping[str, Any], config_text: str) -> None:
+        try:
+            self.checkpoints.mkdir(exist_ok=True)
         except OSError as error:
             raise CheckpointError(f"cannot write to {self.path}: {error.strerror}. Choose another --out.") from error
+        sweep_up(self.path)
         self.manifest: dict[str, Any] = self._read("manifest.json") or {}
-        if (self.checkpoints / INDEX).exists() or self.manifest.get("status") == "finished":
-            self._check_same(config)
+        if has_checkpoints(self.checkpoints) or self.manifest.get("status") == "finished":
+            self._check_settings(config)
         else:
             self.manifest = {}
         self._write("config.json", config)
         if config_text:
-            write_atomically(self.path / "config.toml", config_text.encode())
+            write_if_new(self.path / "config.toml", config_text.encode())
 
-    def _check_same(self, config: Mapping[str, Any]) -> None:
-        before = self._read("config.json") or {}
-        now = json.loads(json.dumps(config))  # as it will be read back: tuples are lists there
-        changed = {k: v for k, v in differences(before, now).items() if k not in _FREE}
-        if changed:
-            words = "; ".join(f"{key} was {old!r}, now {new!r}" for key, (old, new) in changed.items())
-            raise ConfigError(
-                f"{self.path} holds a run with other settings ({words}). "
-                "Give another --out, or delete that directory to start anew."
-            )
+    def close(self) -> None:
+        """Let other processes use the directory."""
+        self._lock.close()
+
+    def __enter__(self) -> RunDirectory:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check_settings(self, config: Mapping[str, Any]) -> None:
+        processes = (self.manifest.get("processes", 1), world())
+        changes = changed_settings(self._read("config.json") or {}, config, processes)
+        if changes:
+            words = settings_in_words(changes)
+            if not self.allow_changes:
+                refuse_settings(self.path, words)
+            self._put_on_record(changes, words)
+
+    def check_data(self, loaders: Loaders) -> None:
+        """Compare the data with that of the run so far, and take note of it; earlier versions took none.
+
+        Raises:
+            ConfigError: they differ, and changes are not allowed.
+        """
+        if self._checked is loaders:
+            return
+        self._checked = loaders
+        before, now = self.manifest.get("data"), fingerprint(loaders)
+        if before == now or (before is None and self.manifest.get("status") == "finished"):
+            return
+        if before is not None:
+            words = data_in_words(before, now)
+            if not self.allow_changes:
+                refuse_data(self.path, words)
+            self._put_on_record(data_changes(before, now), words)
+        self.update_manifest(data=now)
+
+    def _put_on_record(self, changes: Changes, words: str) -> None:
+        step = newest_step(self.checkpoints)
+        self.update_manifest(changes=on_record(self.manifest.get("changes", []), step, changes))
+        warnings.warn(f"{self.path} goes on after step {step} with changes ({words}).", stacklevel=4)
 
     def update_manifest(self, **entries: Any) -> None:
         """Add entries to manifest.json."""
@@ -77,19 +123,29 @@ class RunDirectory:
         self._write("manifest.json", self.manifest)
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
-        """Append one line to metrics.jsonl."""
+        """Append one line to metrics.jsonl; it is on disk when this returns, for the next checkpoint counts on it."""
         try:
-            with self.metrics_file.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
+            append_line(self.metrics_file, json.dumps(row))
         except OSError as error:
             raise CheckpointError(f"cannot write {self.metrics_file}: {error.strerror}. Check space.") from error
 
-    def keep_metrics(self, rows: int) -> None:
-        """Keep the first `rows` lines: those after the checkpoint we resume from will be written again."""
-        if not self.metrics_file.exists():
-            return
-        lines = self.metrics_file.read_text(encoding="utf-8", errors="replace").splitlines()[:rows]
-        write_atomically(self.metrics_file, "".join(line + "\n" for line in lines if _is_json(line)).encode())
+    def keep_metrics(self, rows: int) -> int:
+        """Keep the first `rows` lines: those after the checkpoint we resume from will be written again.
+
+        Returns:
+            How many are left: fewer where some were lost or damaged, which is said. Count on from there.
+        """
+        content = self.metrics_file.read_bytes() if self.metrics_file.exists() else b""
+        lines = [line for line in content.split(b"\n")[:rows] if _is_row(line)]
+        if len(lines) < rows:
+            warnings.warn(
+                f"{self.metrics_file} has lost {rows - len(lines)} of its first {rows} rows; curves will lack them, "
+                "the training does not.",
+                stacklevel=2,
+            )
+        if content:
+            write_if_new(self.metrics_file, b"".join(line + b"\n" for line in lines))
+        return len(lines)
 
     def write_scores(self, scores: Mapping[str, Any]) -> None:
         """Write scores.json."""
@@ -105,7 +161,7 @@ class RunDirectory:
 
     def _write(self, name: str, content: Mapping[str, Any]) -> Path:
         path = self.path / name
-        write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())
+        write_if_new(path, (json.dumps(content, indent=1) + "\n").encode())
         return path
 
     def _read(self, name: str) -> dict[str, Any] | None:
@@ -113,19 +169,24 @@ class RunDirectory:
         if not path.exists():
             return None
         try:
-            content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            return content
-        except (OSError, ValueError) as error:
+            return dict(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as error:
             raise CheckpointError(f"{path} cannot be read ({error}); give another --out.") from error
 
 
-def _is_json(line: str) -> bool:
-    """False for a line that a crash left half-written."""
+def open_run(
+    path: Path, config: Mapping[str, Any], config_text: str = "", *, allow_changes: bool = False
+) -> AbstractContextManager[RunDirectory | None]:
+    """Open a run directory for a `with` block; of several processes the first has it, and the others get None."""
+    return RunDirectory(path, config, config_text, allow_changes=allow_changes) if is_first() else nullcontext()
+
+
+def _is_row(line: bytes) -> bool:
+    """False for a line that a crash left half-written, or that is damaged."""
     try:
-        json.loads(line)
+        return isinstance(json.loads(line), dict)
     except ValueError:
         return False
-    return True
 
 
 def surroundings() -> dict[str, Any]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from relatum.config import TrainConfig
 from relatum.errors import ConfigError, suggest
+from relatum.processes import world
 from relatum.relation import Relation
 from relatum.train.groups import model_groups, weight_decay_groups
 from relatum.train.task import Task
@@ -83,6 +84,13 @@ class RelatedTask(Task):
     def relation_batch_matters(self) -> bool:
         """True with a relation: the micro-batch is what attends to each other."""
         return self.relation is not None
+
+    @property
+    def related_processes(self) -> int:
+        """All with a gathering relation, else this one."""
+        if self.relation is None:
+            return 0
+        return world() if self.relation.spec.gather else 1
 
 
 def _stream_weights(streams: StreamLoss) -> dict[str, float]:

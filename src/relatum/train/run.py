@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from relatum.config import TrainConfig
-from relatum.data.loaders import Loaders
+from relatum.processes import from_first
 from relatum.train.record import RunDirectory
 from relatum.train.task import Measured, Task
 
@@ -38,14 +38,15 @@ def steps_per_epoch(batches: int, config: TrainConfig) -> int:
     return math.ceil(batches / config.accumulate)
 
 
-def data_fingerprint(loaders: Loaders) -> dict[str, Any]:
-    """Enough of the data to notice that a run directory is used for another."""
-    splits = {split: len(loader.source) for split, loader in loaders.evals.items()}
-    return {"counts": loaders.prior.counts.tolist(), "evals": splits, "batch_size": loaders.train.batch_size}
+def finished_run(task: Task, directory: RunDirectory | None, batches: int, config: TrainConfig) -> Run | None:
+    """Return the run in `directory` if it has ended, and not only at a `max_steps` that has been raised since.
+
+    Of several processes the first has the directory, and all of them get its answer.
+    """
+    return from_first(None if directory is None else _finished(task, directory, batches, config))
 
 
-def finished_run(task: Task, directory: RunDirectory, batches: int, config: TrainConfig) -> Run | None:
-    """Return the run in `directory` if it has ended, and not only at a `max_steps` that has been raised since."""
+def _finished(task: Task, directory: RunDirectory, batches: int, config: TrainConfig) -> Run | None:
     goal = config.epochs * steps_per_epoch(batches, config)
     goal = min(goal, config.max_steps or goal)
     done = directory.manifest

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from relatum.errors import CheckpointError
-from relatum.train.checkpoint import State, flatten_optimizer, restore_optimizer
+from relatum.processes import from_all, rank
+from relatum.train.checkpoint import State
 
 
 @dataclass(frozen=True)
@@ -18,6 +22,20 @@ class Position:
     epoch: int = 0
     batch: int = 0
     step: int = 0
+
+    def with_batches_of(self, images: int, before: int, accumulate: int, steps_per_epoch: int) -> Position:
+        """Return the same place in the epoch where batches have another size than before; never beyond it.
+
+        Args:
+            images: images of a batch over all processes now.
+            before: images of a batch when this position was saved.
+            accumulate: micro-batches of a step; a step is not begun in its middle.
+            steps_per_epoch: optimizer steps of an epoch now.
+        """
+        if images == before:
+            return self
+        steps = self.batch * before // (images * accumulate)
+        return Position(self.epoch, steps * accumulate, self.epoch * steps_per_epoch + steps)
 
 
 def take_snapshot(model: nn.Module, ema: nn.Module | None, optimizer: torch.optim.Optimizer) -> State:
@@ -46,14 +64,53 @@ def put_back(state: State, model: nn.Module, ema: nn.Module | None, optimizer: t
     _set_random_states(state.part("rng"))
 
 
+def flatten_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Take an optimizer's state apart into tensors by name and JSON values."""
+    state = optimizer.state_dict()
+    tensors: dict[str, Tensor] = {}
+    values: dict[str, Any] = {}
+    for index, entry in state["state"].items():
+        for name, value in entry.items():
+            if isinstance(value, Tensor):
+                tensors[f"{index}.{name}"] = value
+            else:
+                values[f"{index}.{name}"] = value
+    groups = [{k: v for k, v in group.items() if k != "params"} for group in state["param_groups"]]
+    return tensors, {"state": values, "groups": groups}
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], values: Any) -> None:
+    """Put back what `flatten_optimizer` took apart."""
+    state: dict[int, dict[str, Any]] = {}
+    for key, value in {**tensors, **values["state"]}.items():
+        index, name = key.split(".", 1)
+        state.setdefault(int(index), {})[name] = value
+    fresh = optimizer.state_dict()["param_groups"]
+    if len(fresh) != len(values["groups"]):
+        raise CheckpointError("the checkpoint has other parameter groups than this run; start a new run directory.")
+    groups = [{**saved, "params": now["params"]} for saved, now in zip(values["groups"], fresh, strict=True)]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
 def _random_states() -> dict[str, Tensor]:
-    """The generators that dropout draws from: the CPU's and those of the accelerators."""
+    """The generators that dropout draws from, of all processes: the CPU's and those of the accelerators."""
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    return {"cpu": torch.get_rng_state()} | {f"cuda.{number}": state for number, state in enumerate(cuda)}
+    own = {"cpu": torch.get_rng_state()} | {f"cuda.{number}": state for number, state in enumerate(cuda)}
+    everyone = enumerate(from_all(own))
+    return {_of(number, name): state for number, states in everyone for name, state in states.items()}
 
 
 def _set_random_states(states: dict[str, Tensor]) -> None:
-    torch.set_rng_state(states["cpu"])
+    own = states.get(_of(rank(), "cpu"))
+    if own is None:  # there are more processes than when this was saved: chance of their own, but always the same
+        torch.manual_seed(zlib.crc32(states["cpu"].numpy().tobytes()) + rank())
+        return
+    torch.set_rng_state(own)
     for number in range(torch.cuda.device_count()):
-        if f"cuda.{number}" in states:
-            torch.cuda.set_rng_state(states[f"cuda.{number}"], number)
+        if (state := states.get(_of(rank(), f"cuda.{number}"))) is not None:
+            torch.cuda.set_rng_state(state, number)
+
+
+def _of(process: int, name: str) -> str:
+    """The first process keeps the plain names, as if it were alone."""
+    return f"rank.{process}.{name}" if process else name

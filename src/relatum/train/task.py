@@ -88,3 +88,8 @@ class Task(nn.Module):
     def relation_batch_matters(self) -> bool:
         """Whether the samples of a micro-batch influence each other, so that splitting it changes the mathematics."""
         return False
+
+    @property
+    def related_processes(self) -> int:
+        """Over how many processes samples influence each other; 0 if they do not."""
+        return 0

@@ -10,12 +10,14 @@ import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from relatum.errors import ModelError
+from relatum.files import write_atomically
 from relatum.models.mae.model import MaskedAutoencoder
-from relatum.models.weights import list_faults, read_weights, strip_prefixes
+from relatum.models.weight_files import read_weights
+from relatum.models.weights import list_faults, strip_prefixes
 from relatum.relation.relation import MODULE_NAME
 
 ENCODER, DECODER = "encoder.", "decoder."
@@ -76,11 +78,9 @@ def save_encoder(model: MaskedAutoencoder, path: str | Path) -> None:
 
     The file appears whole or not at all.
     """
-    path = Path(path)
-    unfinished = path.with_name(f".{path.name}.part")
     # Weights in channels-last memory order cannot be written as they lie.
-    save_file({key: value.detach().cpu().contiguous() for key, value in model.encoder.state_dict().items()}, unfinished)
-    unfinished.replace(path)
+    tensors = {key: value.detach().cpu().contiguous() for key, value in model.encoder.state_dict().items()}
+    write_atomically(Path(path), save(tensors))
 
 
 def encoder_weights(path: str | Path) -> dict[str, Tensor]:
