@@ -110,8 +110,9 @@ def from_dict(table: Mapping[str, Any], origin: str, kind: type[Any] = RunConfig
     return config
 
 
-def _hints(kind: Any) -> dict[str, Any]:
-    if kind not in _HINTS:  # to evaluate a hundred annotations takes longer than all the rest
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    """Types by key, remembered: to evaluate a hundred annotations takes longer than all the rest."""
+    if kind not in _HINTS:
         _HINTS[kind] = typing.get_type_hints(kind)
     return _HINTS[kind]
 

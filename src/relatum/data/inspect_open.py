@@ -48,20 +48,17 @@ def open_kindly(config: DataConfig) -> Opened:
 
 def _read_around(config: DataConfig, refusal: DataError) -> Opened:
     kind, opened = data_kind(config), Opened({})
+    complain = opened.bad_rows.append
     # what is wrong with the file of the names themselves cannot be read around
     names = read_class_names(config.class_names)
     if kind == "folder" and Path(config.root).is_dir():
         opened.splits, opened.empty = _folder_with_gaps(Path(config.root), names or [], opened.bad_folders.append)
         opened.bad_folders = list(dict.fromkeys(opened.bad_folders))  # some folders are looked at twice
     elif kind == "csv":
-        opened.splits, _ = csv_splits(
-            config.root, None, names, opened.bad_rows.append, allow_outside=config.allow_outside
-        )
+        opened.splits, _ = csv_splits(config.root, None, names, complain, allow_outside=config.allow_outside)
     elif kind == "list":
         files = (config.train_list, config.val_list, config.test_list)
-        opened.splits, _ = list_splits(
-            *files, config.root, names, opened.bad_rows.append, allow_outside=config.allow_outside
-        )
+        opened.splits, _ = list_splits(*files, config.root, names, complain, allow_outside=config.allow_outside)
     if "train" not in opened.splits:
         raise refusal
     return opened
