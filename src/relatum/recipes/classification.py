@@ -86,13 +86,13 @@ def _run_in(
     directory: RunDirectory | None, config: RunConfig, recipe: str, out: Path, display: Display, encoder: str
 ) -> Run:
     task, loaders = build(config, display, encoder)
+    set_aside = note_quarantine(config, loaders, directory, display)  # names the files; after it, all other changes
     if directory is not None:
         directory.check_data(loaders)
     before = finished_run(task, directory, len(loaders.train), config.train)
     if before is not None:
         display.say(f"{out} is finished already.")
         return before
-    set_aside = note_quarantine(config, loaders, directory, display)
     if directory is not None:
         directory.update_manifest(recipe=recipe, command=shlex.join(["relatum", *sys.argv[1:]]))
     values = {

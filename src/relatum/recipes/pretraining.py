@@ -73,11 +73,11 @@ def pretrain(config: RunConfig, recipe: str, out: Path, display: Display | None 
 
 def _pretrain_in(directory: RunDirectory | None, config: RunConfig, recipe: str, folder: Path, display: Display) -> Run:
     task, loaders = build_pretraining(config, display)
+    set_aside = note_quarantine(config, loaders, directory, display)  # names the files; after it, all other changes
     if directory is not None:
         directory.check_data(loaders)
     done = finished_run(task, directory, len(loaders.train), pretrain_train(config))
     if done is None:
-        set_aside = note_quarantine(config, loaders, directory, display)
         if directory is not None:
             directory.update_manifest(recipe=recipe, stage=FOLDER, command=shlex.join(["relatum", *sys.argv[1:]]))
         values = {"masked": autoencoder_arguments(config), "preprocess": loaders.preprocess.to_dict(), **set_aside}

@@ -29,8 +29,8 @@ def note_quarantine(
     found = loaders.quarantine
     if found.images:
         display.say(found.sentence())
-    # a run that has no checkpoint yet has nothing to agree with: its directory begins with an empty manifest
-    if directory is not None and directory.manifest:
+    # a run that has no checkpoint yet has nothing to agree with: its directory begins without a status
+    if directory is not None and directory.manifest.get("status"):
         _check_same(config, found, directory, display)
     if directory is not None:
         directory.update_manifest(**{KEY: found.to_dict()})
