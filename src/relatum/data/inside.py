@@ -13,6 +13,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from relatum.data.files import shown
 from relatum.errors import DataError
 
 _CURE = "Move the image, or allow it with --data.allow-outside."
@@ -57,9 +58,10 @@ def _check_words(
         if "\0" in entry:
             fault = "has a NUL character in it; correct the line."
         elif not (allow_outside or _is_inside(entry, base, roots)):
-            fault = f"leads out of the image root {base or '.'}. {_CURE}"
+            fault = f"leads out of the image root {shown(base or '.')}. {_CURE}"
         if fault:
-            raise DataError(f"{table}, line {rows[i] if rows is not None else i + 1}: the path '{entry}' {fault}")
+            line = rows[i] if rows is not None else i + 1
+            raise DataError(f"{shown(table)}, line {line}: the path '{shown(entry)}' {fault}")
 
 
 def _is_inside(entry: str, base: str, roots: tuple[str, ...]) -> bool:
