@@ -146,7 +146,7 @@ class FileSource(ImageSource):
         return self.paths[index]
 
     def _take(self, indices: npt.NDArray[np.int64]) -> Self:
-        paths = [self.paths[i] for i in indices]
+        paths = [self.paths[i] for i in indices.tolist()]
         return type(self)(paths, self.targets[indices], self.class_names, self.name, self.inside)
 
 
