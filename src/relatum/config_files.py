@@ -72,6 +72,8 @@ def read_recipe(path: Path) -> str:
 
 def shown(value: Any) -> str:
     """Return a value of a recipe file as an error may show it: short, however long or deep it is."""
+    if isinstance(value, list) and len(value) <= 8 and not any(isinstance(v, dict | list) for v in value):
+        return f"[{', '.join(map(shown, value))}]"
     if isinstance(value, dict | list | tuple):
         return f"a {'table' if isinstance(value, dict) else 'list'} of {len(value)}"
     if type(value) is int and abs(value) > LARGEST_INT:

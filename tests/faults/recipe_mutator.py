@@ -117,11 +117,13 @@ def mutate(rng: random.Random, content: bytes) -> bytes:
 def random_words(rng: random.Random, options: list[str]) -> list[str]:
     """Return a few words of a command line: options, some misspelt, and values of all sorts."""
     words: list[str] = []
-    for _ in range(rng.randint(1, 4)):
+    plain = ("3", "0.5", "1", "1e-3", "none", "+1", "1_0", "٣", " 2")  # so that many get past the first look
+    for _ in range(rng.choice((1, 1, 2, 4))):
         name = rng.choice(options)
         if rng.random() < 0.15:
             at = rng.randrange(len(name))
             name = name[:at] + chr(rng.randrange(33, 0x250)) + name[at + 1 :]
-        value = rng.choice((*VALUES, "3", "0.5", "none", "--", "-", "-h5", "--train.epochs", "")).strip("\"'")
+        odd = rng.choice((*VALUES, "3", "0.5", "none", "--", "-", "-h5", "--train.epochs", "")).strip("\"'")
+        value = rng.choice((odd, rng.choice(plain)))
         words += [[name, value], [f"{name}={value}"], [name], [name, value, value]][rng.choice((0, 0, 0, 1, 2, 3))]
     return words

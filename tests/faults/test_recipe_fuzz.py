@@ -21,8 +21,8 @@ from relatum.config_files import LARGEST_RECIPE, check, to_toml
 from relatum.errors import ConfigError, RelatumError
 from relatum.recipes.catalog import copy_recipe, find_recipe, list_recipes
 
-CASES = 2400
-COMMANDS = 600
+CASES = 2000
+COMMANDS = 300
 LONGEST_SECONDS = 60
 
 
