@@ -17,7 +17,7 @@ from relatum.config import DataConfig
 from relatum.data.inspect import inspect_data
 from relatum.data.loaders import TrainLoader, build_loaders
 from relatum.data.samplers import SAMPLERS, build_sampler
-from relatum.train.run import data_fingerprint
+from relatum.train.fingerprint import fingerprint
 
 CLASSES, EPOCHS, EPOCH = 10_000, 10, 3
 Check = Callable[[], None] | None
@@ -59,7 +59,7 @@ def config_of(path: str, **more: object) -> DataConfig:
 def start_up(path: str) -> Check:
     """From the settings to the samples of the first batch."""
     loaders = build_loaders(config_of(path), epochs=EPOCHS)
-    data_fingerprint(loaders)
+    fingerprint(loaders)
     next(iter(loaders.train.keys(0)))
     return None
 

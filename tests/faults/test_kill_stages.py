@@ -90,7 +90,7 @@ def _finished_without_encoder(run: Path) -> None:
 
 def _half_an_encoder(run: Path) -> None:
     _finished_without_encoder(run)
-    assert (run / "pretrain" / ".encoder.safetensors.part").exists()
+    assert len(list((run / "pretrain").glob(".encoder.safetensors.*.tmp"))) == 1
 
 
 def _encoder_without_probe(run: Path) -> None:

@@ -15,13 +15,21 @@ def read_object(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+        value = _parse(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError, RecursionError) as error:
         raise CheckpointError(
             f"cannot read {path} ({error}); rerun the training command, which writes it anew."
         ) from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} holds no JSON object; rerun the training command, which writes it anew.")
+    return value
+
+
+def _parse(text: str) -> Any:
+    """Parse JSON; halves of surrogate pairs, which no page or figure can show, become question marks."""
+    value = json.loads(text)
+    if "\\ud" in text.lower():
+        value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
     return value
 
 
@@ -35,7 +43,7 @@ def _config(path: Path) -> dict[str, Any]:
         return {}
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise CheckpointError(f"cannot read {path} ({error}); mend that line or rerun the training command.") from error
 
 
@@ -49,8 +57,8 @@ def read_metrics(path: Path) -> tuple[tuple[dict[str, Any], ...], int]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = _parse(line.decode("utf-8"))
             rows[(row.get("kind"), row.get("split"), row.get("step"))] = row
-        except (ValueError, AttributeError):
+        except (ValueError, AttributeError, TypeError, RecursionError):
             skipped += 1
     return tuple(sorted(rows.values(), key=lambda row: (row.get("epoch") or 0, row.get("step") or 0))), skipped

@@ -38,9 +38,18 @@ def report(run_dirs: Sequence[Path | str], out: Path | str | None = None) -> Pat
     Raises:
         CheckpointError: a directory is no run, or the page cannot be written.
     """
-    records = load_records([run_dirs] if isinstance(run_dirs, str | Path) else run_dirs)
-    target = _target(records, out)
-    page = render(records)
+    given = [run_dirs] if isinstance(run_dirs, str | Path) else run_dirs
+    try:
+        records = load_records(given)
+        target = _target(records, out)
+        page = render(records)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+        # Files of a run are edited, merged and received; what they hold need not have the form that we write.
+        names = ", ".join(map(str, given))
+        raise CheckpointError(
+            f"the records of {names} do not have the form that relatum writes ({type(error).__name__}: {error}); "
+            "run `relatum evaluate` again, or leave that run out."
+        ) from error
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         unfinished = target.with_name(f".{target.name}.part")

@@ -8,6 +8,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from relatum.errors import printable
 from relatum.prior import GROUPS
 from relatum.report.format import finite, percent
 from relatum.report.records import RunRecord
@@ -33,7 +34,7 @@ def comparison_table(runs: Sequence[RunRecord] | Mapping[str, Mapping[str, Any]]
         cells = [
             Text(percent(value), style="bold" if _is_best(values, i, c) else "") for c, value in enumerate(values[i])
         ]
-        table.add_row(Text(name), *cells)
+        table.add_row(Text(printable(name)), *cells)
     return table
 
 

@@ -58,7 +58,9 @@ def _over_processes(
 ) -> Changes:
     """Another number of processes is the same training while a step, and a relation, see as many images as before."""
     apart = _related(now) and not now.get("relation.gather")
-    for key in (key for key in _PER_PROCESS if key in before and key in now):
+    staged = now.get("pretrain.method", "none") != "none"
+    keys = [key for key in _PER_PROCESS if key in before and key in now and (staged or not key.startswith("pretrain"))]
+    for key in keys:
         steps = (before[key] * processes[0], now[key] * processes[1])
         alone = found.pop(key, None)
         if steps[0] != steps[1]:

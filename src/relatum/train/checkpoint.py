@@ -77,8 +77,10 @@ def _read(path: Path) -> State:
     try:
         with safe_open(path, framework="pt") as file:
             values = json.loads((file.metadata() or {})[VALUES])
+            if not isinstance(values, dict):
+                raise ValueError("its values are no table")
             return State({name: file.get_tensor(name) for name in file.keys()}, values)  # noqa: SIM118 (not a dict)
-    except (SafetensorError, KeyError, ValueError, OSError) as error:
+    except (SafetensorError, KeyError, ValueError, OSError, RecursionError) as error:
         raise CheckpointError(f"{path} is not a readable relatum checkpoint ({error}).") from error
 
 
@@ -129,7 +131,8 @@ def _load_whole(path: Path, recorded: str | None) -> tuple[State, list[str]]:
 
 def _files(folder: Path) -> list[Path]:
     """The checkpoint files of a folder, oldest first."""
-    return sorted((path for path in folder.glob("step-*.safetensors") if _NAME.fullmatch(path.name)), key=_step)
+    found = (path for path in folder.glob("step-*.safetensors") if _NAME.fullmatch(path.name) and path.is_file())
+    return sorted(found, key=_step)
 
 
 def _step(path: Path) -> int:
@@ -159,6 +162,6 @@ def _read_index(folder: Path) -> tuple[dict[str, str], list[str]]:
         return {name: digest for name, digest in entries.items() if _NAME.fullmatch(name)}, []
     except FileNotFoundError:
         words = f"{path} is missing;" if _files(folder) else ""
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         words = f"{path} cannot be read ({error});"
     return {}, [f"{words} the checkpoints were judged by their own hashes."] if words else []

@@ -170,7 +170,7 @@ class RunDirectory:
             return None
         try:
             return dict(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError, TypeError, RecursionError) as error:
             raise CheckpointError(f"{path} cannot be read ({error}); give another --out.") from error
 
 
@@ -185,7 +185,7 @@ def _is_row(line: bytes) -> bool:
     """False for a line that a crash left half-written, or that is damaged."""
     try:
         return isinstance(json.loads(line), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 

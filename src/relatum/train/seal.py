@@ -35,6 +35,8 @@ def check_seal(path: Path) -> bool:
         CheckpointError: it is damaged, or no checkpoint at all.
     """
     try:
+        if path.exists() and not path.is_file():  # to open a pipe would wait for a writer
+            raise ValueError("it is no file")
         with path.open("rb") as file:
             return _check(path, file)
     except FileNotFoundError as error:
