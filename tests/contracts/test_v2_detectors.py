@@ -72,7 +72,8 @@ def test_plain_stream_is_the_unattached_detector(detector, at, fraction, n):
     for mine, theirs in ((out.logits, expected.logits), (out.pred_boxes, expected.pred_boxes)):
         plain, related = relation.split(mine)
         assert (related - relation.in_related(theirs)).abs().max() > 1e-5
-        torch.testing.assert_close(plain, theirs, rtol=0, atol=1e-6)
+        # Kernels differ with the number of rows, and from processor to processor: a few units in the last place.
+        torch.testing.assert_close(plain, theirs, rtol=1e-6, atol=1e-6)
 
 
 def test_the_loss_is_that_of_both_streams(detector):

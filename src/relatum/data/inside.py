@@ -58,7 +58,7 @@ def _check_words(
         if "\0" in entry:
             fault = "has a NUL character in it; correct the line."
         elif not (allow_outside or _is_inside(entry, base, roots)):
-            fault = f"leads out of the image root {shown(base or '.')}. {_CURE}"
+            fault = f"leads out of the image root '{shown(base or '.')}'. {_CURE}"
         if fault:
             line = rows[i] if rows is not None else i + 1
             raise DataError(f"{shown(table)}, line {line}: the path '{shown(entry)}' {fault}")
