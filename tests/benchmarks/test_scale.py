@@ -24,7 +24,7 @@ def scale():
         import scale
 
         yield scale
-    for name in ("scale", "scale_work"):
+    for name in ("scale", "scale_work", "soak"):
         sys.modules.pop(name, None)
 
 
@@ -101,3 +101,16 @@ def test_the_lists_are_long_tailed_and_look_like_lists(scale, tmp_path):
     assert len(lines) == len({line.split()[0] for line in lines}) == 5_000
     assert counts.min() >= 1 and counts[0] > 50 * counts[-1] and np.all(np.diff(counts) <= 0)
     assert 50 < np.mean([len(line) for line in lines]) < 75
+
+
+@pytest.mark.parametrize(("leak", "alive", "missed"), [(0.0, 2, 0), (0.005, 2, 0), (0.01, 2, 2), (0.0, 3, 1)])
+def test_the_soak_fails_by_a_steady_leak_or_a_left_over_process_and_not_by_a_single_peak(scale, leak, alive, missed):
+    import soak  # beside scale.py
+
+    def size(step):
+        return (800 + (300 if step <= 500 else 0) + (90 if step == 2900 else 0)) + leak * step  # MB
+
+    notes = [soak.Note(step, size(step), size(step), alive) for step in range(50, 3001, 50)]
+    found, words = soak.judge("workers", notes, settled=500)
+    assert len(words) == missed and found["own"].largest >= 890
+    assert found["own"].share == pytest.approx(2000 * leak / (800 + 775 * leak), abs=1e-3)
