@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from contextlib import contextmanager
@@ -126,3 +127,15 @@ def watched_steps():
 def _everything(trainer):
     state = take_snapshot(trainer.task.model, trainer.ema and trainer.ema.module, trainer.optimizer)
     return state.tensors | {"groups": torch.tensor([group["lr"] for group in trainer.optimizer.param_groups])}
+
+
+SKIP, ROLLBACK = replace(CONFIG, on_nonfinite="skip"), replace(CONFIG, on_nonfinite="rollback")
+SHORT = replace(CONFIG, epochs=1, eval_every=0)
+
+
+def failure_of(out):
+    return json.loads((out / "failure.json").read_text())
+
+
+def manifest(out):
+    return json.loads((out / "manifest.json").read_text())

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from fabricated import fabricate
 from rich.console import Console
 
 from relatum.cli import main
@@ -28,18 +27,6 @@ NAMES = [
 STEERING = ["\x1b[31mred", "\x1b]0;title\x07", "back\x08space", "\x9b31m", "line\rover", "\u202ereversed"]
 
 DIRECTORIES = ["<script>alert(2)<|script>", "$x^2$ [red] {{7*7}} <b>"]  # a slash cannot be in a name
-
-
-def _fabricate():
-    path = Path(__file__).parents[1] / "report" / "fabricate.py"
-    spec = importlib.util.spec_from_file_location("escape_fabricate", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-fabricate = _fabricate()
 
 
 class _Page(HTMLParser):

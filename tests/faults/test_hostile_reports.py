@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import json
 import os
 import random
-import sys
-from pathlib import Path
 
 import pytest
+from fabricated import fabricate
 
 from relatum.errors import CheckpointError, RelatumError
 from relatum.report.page import report
@@ -20,18 +18,6 @@ from relatum.train.record import RunDirectory
 DEEP = '{"a":' * 100_000
 BROKEN = [DEEP, "[1]", '"x"', '{"a": ' + "9" * 10_000 + "}", '{"half', "\0", "nul"]
 ODD = [None, True, -1, 10**400, float("nan"), float("inf"), "x", "<b>", [], {}, [[]], [None], {"a": []}, "\ud800"]
-
-
-def _fabricate():
-    path = Path(__file__).parents[1] / "report" / "fabricate.py"
-    spec = importlib.util.spec_from_file_location("hostile_fabricate", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-fabricate = _fabricate()
 
 
 @pytest.fixture

@@ -228,3 +228,56 @@ def test_ctrl_c_saves_once_and_the_same_command_goes_on(tmp_path):
     again = torchrun(["train", "half.toml", "--out", "run", *LONG, "--train.max-steps", str(saved + 3)], tmp_path)
     assert again.code == 0, again.err
     assert f"after step {saved}" in again.err
+
+
+STAGES = """
+[data]
+kind = "shapes"
+long_tail = "exponential"
+imbalance = 20
+largest = 41
+batch_size = {batch}
+augment = "none"
+normalise = "half"
+
+[model]
+name = "vit-nano-p8"
+pool = "avg"
+
+[objective]
+name = "balanced-bce"
+
+[pretrain]
+method = "mae"
+augment = "none"
+epochs = 2
+warmup_epochs = 0.5
+batch_size = {batch}
+pictures = 0
+
+[train]
+epochs = 1
+lr = 0.01
+precision = "float32"
+
+[evaluate]
+bootstrap = 0
+"""
+
+
+def test_two_stages_run_in_two_processes(tmp_path, monkeypatch):
+    """Masks are drawn by each process, so the losses are not those of one; what is measured covers the whole split."""
+    (tmp_path / "half.toml").write_text(STAGES.format(batch=16))
+    ended = run_ranks([*RELATUM, "train", "half.toml", "--out", "two"], 2, tmp_path)
+    assert [e.code for e in ended] == [0, 0], [e.err for e in ended]
+    assert ended[0].out.count("top-1") == 1 and ended[1].out == ended[1].err == ""
+    first, second = tmp_path / "two" / "pretrain", tmp_path / "two"
+    assert json.loads((first / "scores.json").read_text())["test"]["samples"] == 2000
+    assert json.loads((second / "scores.json").read_text())["test"]["samples"] == 2000
+    assert (first / "encoder.safetensors").is_file() and (first / "probe.json").is_file()
+    manifests = [json.loads((place / "manifest.json").read_text()) for place in (first, second)]
+    assert [(m["processes"], m["status"]) for m in manifests] == [(2, "finished")] * 2
+    (tmp_path / "whole.toml").write_text(STAGES.format(batch=32))
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "whole.toml", "--out", "one"]) == 0
+    assert [r["step"] for r in rows(tmp_path / "one")] == [r["step"] for r in rows(second)]

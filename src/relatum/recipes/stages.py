@@ -29,7 +29,8 @@ def run(config: RunConfig, recipe: str, out: Path, display: Display | None = Non
     check(config, f"recipe {recipe}")
     stages = planned_stages(config)
     # Each stage locks its own directory; the lock around both keeps others out of the first during the second.
-    with RunLock(out) if len(stages) > 1 else contextlib.nullcontext():
+    # Of several processes the first holds it, as it alone writes there.
+    with RunLock(out) if len(stages) > 1 and is_first() else contextlib.nullcontext():
         return _run_stages(stages, config, recipe, out, display)
 
 
