@@ -58,6 +58,11 @@ class DataConfig:
     """Seed of that draw and of the hold-out; the same for all training seeds, so that runs compare."""
     image_size: int = ranged(32, 8)
     """Side of the square image the model sees."""
+    sizes: tuple[int, ...] = ()
+    """Progressive resolution: sides at which training images are shown, one after the other; empty: image_size always.
+    Evaluation has image_size."""
+    size_ends: tuple[float, ...] = ()
+    """Share of the epochs at which each of `sizes` ends, the last 1; empty: equal parts."""
     resize: int = ranged(0, 0)
     """Shorter side before the centre crop at evaluation; 0 means image_size (small images) or image_size / 0.875."""
     normalise: Normalisation = "imagenet"
@@ -104,7 +109,7 @@ class ModelConfig:
     """From pixels to logits."""
 
     name: str = "resnet18"
-    """A timm model name, or resnet20/32/44/56-cifar, resnet10, or a small ViT such as vit-nano-p4."""
+    """A timm model name, or resnet20/32/44/56-cifar, resnet10, fastnet-s/m/l, or a small ViT such as vit-nano-p4."""
     head: Literal["linear", "cosine"] = "linear"
     """Classifier: linear, or cosine similarity times a scale (needed by ldam)."""
     scale: float = ranged(30.0, 0.0)
@@ -217,7 +222,9 @@ class TrainConfig:
     epochs: int = ranged(90, 1)
     """Passes over the training samples."""
     optimizer: Literal["sgd", "adamw"] = "sgd"
-    """The optimizer; sgd has Nesterov off, as in the papers."""
+    """The optimizer."""
+    nesterov: bool = False
+    """Nesterov's momentum for sgd: look a step ahead. Off in the papers."""
     lr: float = ranged(0.1, 0.0)
     """Peak learning rate."""
     lr_batch: int = ranged(0, 0)
@@ -233,7 +240,7 @@ class TrainConfig:
     """Learning rate of each layer over that of the next one, from the head down to the stem; 1 is off."""
     decay_all: bool = True
     """Also decay biases and normalisation parameters, as the papers' SGD recipes do."""
-    schedule: Literal["cosine", "steps", "constant"] = "cosine"
+    schedule: Literal["cosine", "linear", "steps", "constant"] = "cosine"
     """Learning rate after the warm-up."""
     warmup_epochs: float = ranged(0.0, 0.0)
     """Epochs of linear warm-up."""
@@ -244,7 +251,7 @@ class TrainConfig:
     step_factor: float = ranged(0.1, 0.0, 1.0)
     """That factor."""
     min_lr: float = ranged(0.0, 0.0)
-    """Final learning rate of the cosine."""
+    """Final learning rate of the cosine, or of linear."""
     clip: float = ranged(0.0, 0.0)
     """Largest gradient norm; 0 is off."""
     accumulate: int = ranged(1, 1)
@@ -357,6 +364,9 @@ class RunConfig:
     """Run directory; default runs/<recipe>-s<seed>. Rerunning the same command resumes there."""
     allow_changes: bool = False
     """Continue a run although its settings or data have changed; what changed is kept in its manifest."""
+    minutes: float = ranged(0.0, 0.0)
+    """Time for training and the last evaluation on this machine: train.epochs becomes what fits, found by timing a few
+    steps, and the warm-up keeps its share of it. 0: train.epochs as given. For recipes of one stage."""
     stages: tuple[Stage, ...] = ("pretrain", "finetune")
     """Which stages to run, of those that the recipe has: pretrain (see pretrain.method), finetune (all the rest)."""
     data: DataConfig = field(default_factory=DataConfig)

@@ -44,7 +44,27 @@ def test_warm_up_starts_where_it_is_told():
     assert learning_rate(replace(COSINE, warmup_epochs=0.0), 0.0) == 0.2
 
 
-@pytest.mark.parametrize("schedule", ["cosine", "steps", "constant"])
+@pytest.mark.parametrize(("progress", "expected"), [(1.0, 0.11), (2.0, 0.2), (6.0, 0.11), (8.0, 0.065), (12.0, 0.02)])
+def test_linear_falls_evenly_from_the_peak_to_the_end(progress, expected):
+    assert learning_rate(replace(COSINE, schedule="linear"), progress) == pytest.approx(expected, rel=1e-12)
+
+
+def test_nesterov_equals_the_formula_and_is_for_sgd_alone():
+    weight = nn.Parameter(torch.tensor([1.0], dtype=torch.float64))
+    optimizer = build_optimizer([{"params": [weight]}], TrainConfig(lr=0.1, weight_decay=0.0, nesterov=True))
+    value, velocity = 1.0, 0.0
+    for gradient in (2.0, -1.0, 0.5):
+        weight.grad = torch.tensor([gradient], dtype=torch.float64)
+        optimizer.step()
+        velocity = 0.9 * velocity + gradient
+        value -= 0.1 * (gradient + 0.9 * velocity)
+    assert weight.item() == pytest.approx(value, rel=1e-12)
+    for wrong in ({"optimizer": "adamw"}, {"momentum": 0.0}):
+        with pytest.raises(ConfigError, match="nesterov"):
+            build_optimizer([{"params": [weight]}], TrainConfig(nesterov=True, **wrong))
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "linear", "steps", "constant"])
 @given(warmup=st.floats(0.5, 5.0), start=st.floats(0.0, 1.0))
 @settings(max_examples=25, deadline=None)
 def test_rate_is_continuous_at_the_end_of_the_warm_up_and_rises_before(schedule, warmup, start):

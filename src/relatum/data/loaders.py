@@ -21,6 +21,7 @@ from relatum.data.quarantine import Quarantine, set_aside
 from relatum.data.sampler_base import Sampler
 from relatum.data.samplers import build_sampler
 from relatum.data.seeding import generator_for
+from relatum.data.sizes import SizeSchedule, size_schedule
 from relatum.data.source import ImageSource
 from relatum.data.splits import open_splits
 from relatum.data.workers import EvalItems, KeyBatches, TrainItems, count_repetitions, stream
@@ -42,6 +43,7 @@ class TrainLoader:
         workers: loader processes, where images do not live in memory.
         images: all images (N, 3, S, S) uint8, where they do; smaller where the augmentation enlarges its crop.
         mixer: mixup or cutmix over each batch.
+        sizes: progressive resolution; None shows all epochs at one size.
     """
 
     def __init__(
@@ -55,12 +57,13 @@ class TrainLoader:
         workers: int = 0,
         images: Tensor | None = None,
         mixer: Mixer | None = None,
+        sizes: SizeSchedule | None = None,
     ) -> None:
         if len(source) < 2:
             raise DataError(f"{source.name} has {len(source)} training sample; training needs at least two.")
         self.source, self.sampler, self.augment, self.mixer = source, sampler, augment, mixer
         self.batch_size = min(batch_size, len(sampler))
-        self.seed, self.workers, self.images = seed, workers, images
+        self.seed, self.workers, self.images, self.sizes = seed, workers, images, sizes
         self.targets = torch.from_numpy(source.targets)
 
     def __len__(self) -> int:
@@ -81,7 +84,7 @@ class TrainLoader:
         for position, batch in enumerate(batches, start):
             if self.mixer is not None:
                 batch = self.mixer(batch, generator_for("mixing", self.seed, epoch, position, self.sampler.rank))
-            yield batch
+            yield batch if self.sizes is None else self.sizes.shrink(batch, epoch)
 
     def keys(self, epoch: int, start: int = 0) -> KeyBatches:
         """Return which samples each batch of `epoch` from position `start` on holds; no image is read."""
@@ -224,14 +227,20 @@ def loaders_from_splits(
         for name, source in splits.items()
         if name != "train"
     }
-    loader = _train_loader(train, config, sampler, seed, total, progress)
+    loader = _train_loader(train, config, sampler, seed, epochs, total, progress)
     return Loaders(loader, evals, train.prior(), Preprocess.from_config(config), quarantine)
 
 
 def _train_loader(
-    source: ImageSource, config: DataConfig, sampler: Sampler, seed: int, total: int, progress: Progress | None
+    source: ImageSource,
+    config: DataConfig,
+    sampler: Sampler,
+    seed: int,
+    epochs: int,
+    total: int,
+    progress: Progress | None,
 ) -> TrainLoader:
-    augment = build_augment(config)
+    augment, sizes = build_augment(config), size_schedule(config, epochs)
     whole_batch = config.batch_size * sampler.world
     if config.repeats > whole_batch:
         raise ConfigError(
@@ -244,7 +253,15 @@ def _train_loader(
         images = decode_all(source, side, side, config.workers, progress)
     mixer = Mixer(config.mixup, config.cutmix, source.num_classes) if config.mixup or config.cutmix else None
     return TrainLoader(
-        source, sampler, augment, config.batch_size, seed=seed, workers=config.workers, images=images, mixer=mixer
+        source,
+        sampler,
+        augment,
+        config.batch_size,
+        seed=seed,
+        workers=config.workers,
+        images=images,
+        mixer=mixer,
+        sizes=sizes,
     )
 
 

@@ -15,6 +15,7 @@ from torch import nn
 
 from relatum.errors import ModelError, suggest
 from relatum.models.cifar_resnet import CIFAR_DEPTHS, CifarResNet
+from relatum.models.fast_net import FAST_NETS, FastNet
 from relatum.models.find import find_classifier
 from relatum.models.heads import HEADS, replace_classifier
 from relatum.models.small_vit import SMALL_VITS, small_vit
@@ -25,7 +26,7 @@ __all__ = ["OWN_MODELS", "create_model", "find_classifier"]
 POOLS = ("default", "avg", "token")
 HEAD_BIASES = ("model", "log(C-1)")
 
-OWN_MODELS = (*(f"resnet{depth}-cifar" for depth in CIFAR_DEPTHS), "resnet10", *SMALL_VITS)
+OWN_MODELS = (*(f"resnet{depth}-cifar" for depth in CIFAR_DEPTHS), "resnet10", *FAST_NETS, *SMALL_VITS)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
 
@@ -57,8 +58,8 @@ def create_model(
     """Build a model; its random weights come from torch's generator (`torch.manual_seed`).
 
     Args:
-        name: resnet20-cifar, resnet32-cifar, resnet44-cifar, resnet56-cifar, resnet10, a small ViT (vit-nano-p4,
-            see `small_vit`), or any timm model name.
+        name: resnet20-cifar, resnet32-cifar, resnet44-cifar, resnet56-cifar, resnet10, fastnet-s, -m or -l, a small
+            ViT (vit-nano-p4, see `small_vit`), or any timm model name.
         num_classes: K.
         head: classifier, "linear" or "cosine".
         scale: scale of the cosine classifier.
@@ -149,6 +150,8 @@ def _build(name: str, num_classes: int, kwargs: dict[str, Any]) -> nn.Module:
 def _construct(name: str, num_classes: int, kwargs: dict[str, Any]) -> nn.Module:
     if name == "resnet10":
         return ResNet(BasicBlock, (1, 1, 1, 1), num_classes=num_classes, **kwargs)  # type: ignore[arg-type]
+    if name in FAST_NETS:
+        return FastNet(FAST_NETS[name], num_classes, **kwargs)
     if name in SMALL_VITS:
         return small_vit(name, num_classes, **kwargs)
     if name in OWN_MODELS:

@@ -20,6 +20,8 @@ from relatum.models import create_model
 from relatum.models.freeze import freeze_backbone
 from relatum.objectives import build_objective
 from relatum.processes import is_first
+from relatum.recipes.budget import within_minutes
+from relatum.recipes.first_layer import check_sizes, whiten_if_asked
 from relatum.recipes.quarantined import note_quarantine
 from relatum.recipes.reopen import reopen
 from relatum.relation import Relation, attach
@@ -51,6 +53,9 @@ def build(config: RunConfig, display: Display | None = None, encoder: str = "") 
     warn_double_correction(loaders.train.sampler.name, objective.corrects_prior, config.data.allow_double)
     torch.manual_seed(config.train.seed)
     model = create_model(config.model.name, loaders.prior.num_classes, encoder=encoder, **_model_options(config))
+    if not (config.model.weights or encoder):
+        whiten_if_asked(model, loaders)
+    check_sizes(model, loaders)
     frozen = freeze_backbone(model) if config.model.freeze == "backbone" else ()
     settings = config.relation
     task = ClassificationTask(
@@ -77,6 +82,7 @@ def run(config: RunConfig, recipe: str, out: Path, display: Display | None = Non
     """
     check(config, f"recipe {recipe}")
     display = display or Display(recipe, quiet=not is_first())
+    config = within_minutes(config, out, lambda settings: build(settings, encoder=encoder), display)
     kept = replace(config, allow_changes=False)  # a permission for this once, not a setting of the run
     with open_run(out, to_dict(kept), to_toml(kept), allow_changes=config.allow_changes) as directory:
         return _run_in(directory, config, recipe, out, display, encoder)

@@ -59,6 +59,8 @@ def planned_stages(config: RunConfig) -> list[Stage]:
         raise ConfigError("this recipe has no pretraining; set --pretrain.method mae, with a ViT as model.name.")
     known: tuple[Stage, ...] = ("pretrain", "finetune")
     stages = [stage for stage in known if stage in config.stages and (has_first or stage == "finetune")]
+    if "pretrain" in stages and config.minutes:
+        raise ConfigError("minutes is for recipes of one stage, and this one pretrains; set the epochs of each stage.")
     if "pretrain" in stages and config.model.encoder:
         raise ConfigError("model.encoder takes the place of the first stage; add --stages finetune.")
     if "pretrain" in stages and config.model.weights:

@@ -19,12 +19,22 @@ def build_optimizer(groups: list[dict[str, Any]], config: TrainConfig) -> torch.
     """Make the optimizer of `config` over parameter groups that may carry `lr_scale`."""
     if config.optimizer == "sgd" and config.beta2 != TrainConfig.beta2:
         raise ConfigError("train.beta2 is a setting of adamw, and sgd has none; leave it out, or use adamw.")
+    if config.nesterov and (config.optimizer != "sgd" or not config.momentum):
+        raise ConfigError(
+            "train.nesterov needs sgd with a momentum; set train.optimizer sgd and train.momentum, or drop it."
+        )
     for group in groups:
         group["lr"] = config.lr * group.setdefault("lr_scale", 1.0)
     betas = (config.momentum, config.beta2)
     try:
         if config.optimizer == "sgd":
-            return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay)
+            return torch.optim.SGD(
+                groups,
+                lr=config.lr,
+                momentum=config.momentum,
+                weight_decay=config.weight_decay,
+                nesterov=config.nesterov,
+            )
         return torch.optim.AdamW(groups, lr=config.lr, betas=betas, weight_decay=config.weight_decay)
     except ValueError as error:  # a beta of 1, or nothing to train
         raise ConfigError(f"{config.optimizer} cannot be built: {error}; see the train settings.") from error
@@ -49,6 +59,8 @@ def learning_rate(config: TrainConfig, progress: float) -> float:
         return config.lr * config.step_factor**passed
     length = max(config.epochs - config.warmup_epochs, 1e-9)
     share = min((progress - config.warmup_epochs) / length, 1.0)
+    if config.schedule == "linear":
+        return config.min_lr + (config.lr - config.min_lr) * (1 - share)
     return config.min_lr + (config.lr - config.min_lr) * 0.5 * (1 + math.cos(math.pi * share))
 
 
