@@ -171,6 +171,7 @@ class _Trainer:
         if self.left_out.holds(self.position):
             return self._count_step()
         lr = learning_rate(self.config, self._progress)
+        self.task.set_progress(self._progress / self.config.epochs)
         self.guard.begin()
         parts = self._gradients(group)
         loss, gradient = sum(float(part["loss"]) for part in parts) / len(group), self._clip()

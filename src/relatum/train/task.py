@@ -68,6 +68,12 @@ class Task(nn.Module):
     def set_epoch(self, epoch: int, epochs: int) -> None:
         """Called before each epoch, counted from 0."""
 
+    def set_progress(self, done: float) -> None:
+        """Called before each step with the share of the epochs that is done, from 0 to below 1.
+
+        What a task derives from it needs no saving: a resumed run is told the same numbers.
+        """
+
     def param_groups(self, config: TrainConfig) -> list[dict[str, Any]]:
         """Optimizer groups; `lr_scale` in a group multiplies the scheduled rate."""
         return model_groups(self.model, config)
