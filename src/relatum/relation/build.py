@@ -7,6 +7,7 @@ from typing import Any, Literal
 from relatum.config import RelationConfig
 from relatum.errors import ConfigError
 from relatum.processes import world
+from relatum.relation.presence import Presence
 from relatum.relation.specs import BatchFormer, BatchFormerV2, Spec
 
 _V2_ONLY = ("at", "share", "tokens", "two_streams")
@@ -50,6 +51,17 @@ def stream_weights(config: RelationConfig) -> Literal["mean", "released"] | tupl
     if config.streams == "released" or config.related_weight == default:
         return config.streams
     return (1 - config.related_weight, config.related_weight)
+
+
+def presence(config: RelationConfig) -> Presence:
+    """Return when the related stream takes part, as `ClassificationTask` takes it."""
+    found = Presence(config.fade_start, config.fade_end)
+    if found != Presence():
+        if not (config.shared_classifier and config.two_streams):
+            raise ConfigError("relation.fade_start and fade_end shift weight between two streams, but there is one.")
+        if config.streams == "released":
+            raise ConfigError("relation.streams released has fixed weights and does not fade; set streams to mean.")
+    return found
 
 
 def _refuse(config: RelationConfig, names: tuple[str, ...]) -> None:
