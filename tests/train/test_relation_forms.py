@@ -10,7 +10,11 @@ from relatum.objectives import CrossEntropy
 from relatum.relation import BatchFormer, attach
 from relatum.train import ClassificationTask, fit
 
-FORMS = {"gate": BatchFormer(heads=2, dropout=0.3, gate=True, layers=2)}
+FORMS = {
+    "gate": BatchFormer(heads=2, dropout=0.3, gate=True, layers=2),
+    "bottleneck": BatchFormer(heads=2, dropout=0.3, bottleneck=4),
+    "bottleneck and gate": BatchFormer(heads=2, dropout=0.3, bottleneck=4, gate=True, layers=2),
+}
 
 
 @pytest.mark.parametrize("spec", FORMS.values(), ids=FORMS.keys())
