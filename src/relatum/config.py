@@ -155,6 +155,11 @@ class RelationConfig:
     """Feed-forward width; 0 means the feature width (paper), or no feed-forward part (stable)."""
     dropout: float = ranged(0.5, 0.0, 1.0)
     """Dropout inside the relation."""
+    gate: bool = False
+    """One learned number g for each layer, which then gives x + g (layer(x) - x); it starts at 0.1 (variant paper)."""
+    bottleneck: int = ranged(0, 0)
+    """Width below that of the features at which samples are related; projected back, this is added to the features. 0:
+    off."""
     tokens: Literal["all", "class", "patch"] = "all"
     """Which tokens are related (batchformer-v2)."""
     related_fraction: float = ranged(1.0, 0.01, 1.0)
@@ -167,6 +172,12 @@ class RelationConfig:
     """Loss over the two streams: their weighted mean, or 1.5 x their sum as in the released code."""
     related_weight: float = ranged(0.5, 0.0, 1.0)
     """Weight of the related stream in the mean; the plain stream has the rest."""
+    start: float = ranged(0.0, 0.0, 1.0)
+    """Share of the epochs at which the related stream joins; before, the plain model trains alone."""
+    fade_start: float = ranged(1.0, 0.0, 1.0)
+    """Share of the epochs from which that weight falls linearly, in favour of the plain stream."""
+    fade_end: float = ranged(1.0, 0.0, 1.0)
+    """Share of the epochs at which it is 0; from there on the related stream is not computed. 1 and 1: no fading."""
     lr_scale: float = ranged(0.1, 0.0)
     """Learning rate of the relation over that of the model."""
     weight_decay: float = ranged(-1.0, -1.0)

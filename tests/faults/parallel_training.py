@@ -18,6 +18,7 @@ from relatum import BatchFormer, BatchFormerV2, attach, create_model, loaders_fr
 from relatum.config import DataConfig, ObjectiveConfig, TrainConfig
 from relatum.data import from_arrays
 from relatum.objectives import build_objective
+from relatum.relation import Presence
 from relatum.train import ClassificationTask, Display, fit
 
 IMAGES, BATCH = 61, 16  # an odd number: the padding that gives both ranks the same length must not become a batch
@@ -47,7 +48,7 @@ def flat() -> nn.Module:
     return nn.Sequential(*layers)
 
 
-# name: model, relation, objective, changes of the training
+# name: model, relation, objective, changes of the training (and when the relation takes part)
 CASES = {
     "plain": (flat, None, "cross-entropy", {}),
     "accumulated": (flat, None, "balanced-softmax", {"accumulate": 3}),
@@ -55,6 +56,18 @@ CASES = {
     "BatchFormer": (flat, BatchFormer(dropout=0.0, gather=True), "balanced-softmax", {}),
     "BatchFormer, apart": (flat, BatchFormer(dropout=0.0), "balanced-softmax", {}),
     "BatchFormer, two layers": (flat, BatchFormer(dropout=0.0, layers=2, gather=True), "cross-entropy", {}),
+    "BatchFormer, fading": (
+        flat,
+        BatchFormer(dropout=0.0, gather=True),
+        "balanced-softmax",
+        {"presence": Presence(fade_start=0.25, fade_end=0.6)},
+    ),
+    "BatchFormer, joining late": (
+        flat,
+        BatchFormer(dropout=0.0, gather=True),
+        "balanced-softmax",
+        {"presence": Presence(start=0.3)},
+    ),
     "BatchFormerV2": (vit, BatchFormerV2(at="blocks.1", dropout=0.0, gather=True), "cross-entropy", {}),
     "BatchFormerV2, shared": (
         vit,
@@ -88,7 +101,9 @@ def train(case: str) -> dict[str, torch.Tensor]:
     relation = None if spec is None else attach(model, spec)
     if relation is not None:
         relation.module.double()
-    task = ClassificationTask(model, build_objective(ObjectiveConfig(name=objective), loaders.prior), relation)
+    objective = build_objective(ObjectiveConfig(name=objective), loaders.prior)
+    changes = dict(changes)
+    task = ClassificationTask(model, objective, relation, presence=changes.pop("presence", None))
     run = fit(task, loaders, replace(TRAIN, **changes), display=Display(quiet=True))
     scores = run.scores["test"]
     measured = torch.tensor([scores.top1, scores.nll, float(scores.samples)], dtype=torch.float64)

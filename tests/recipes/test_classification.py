@@ -17,6 +17,7 @@ from relatum.objectives import LDAM, BalancedSoftmax, CrossEntropy
 from relatum.objectives.deferred import DeferredReweighting
 from relatum.recipes import classification
 from relatum.recipes.classification import build, evaluate_run, run
+from relatum.relation import Presence
 from relatum.train import Display
 
 
@@ -83,6 +84,13 @@ def test_relation_defaults_are_those_of_the_paper(config):
     assert task.relation.spec.shared_classifier
     task, _ = build(_with(config, relation={"name": "batchformer", "shared_classifier": False}))
     assert task.relation.stream_names == ("related",)
+
+
+def test_the_presence_of_the_relation_reaches_the_task(config):
+    task, _ = build(_with(config, relation={"name": "batchformer", "fade_start": 0.25, "fade_end": 0.75}))
+    assert task.presence == Presence(fade_start=0.25, fade_end=0.75)
+    task, _ = build(_with(config, relation={"name": "none", "fade_start": 0.25, "fade_end": 0.75}))
+    assert task.relation is None  # as with all settings of the relation: none is none
 
 
 def test_objective_settings_reach_the_objective(config):
@@ -180,6 +188,7 @@ def test_deferred_schedules_count_as_corrections(config):
     ("rooms", "words"),
     [
         ({"relation": {"name": "batchformer"}, "data": {"batch_size": 1}}, "a relation needs other samples"),
+        ({"relation": {"name": "batchformer", "fade_end": 0.5}}, "in that order"),
         ({"objective": {"name": "ldam"}}, "set --model.head cosine"),
         ({"objective": {"name": "ldam", "scale": 20.0}, "model": {"head": "cosine"}}, "must agree"),
         ({"train": {"warmup_epochs": 2.0}}, r"warmup_epochs is 2; it must be less than train.epochs, 2"),

@@ -27,6 +27,7 @@ from relatum.recipes import classification
 from relatum.recipes.pretraining import build_pretraining, load_autoencoder
 from relatum.recipes.pretraining_settings import pretrain_settings
 from relatum.recipes.stages import planned_stages, run
+from relatum.relation import Presence
 from relatum.train import Display
 
 QUIET = Display(quiet=True)
@@ -170,6 +171,13 @@ def test_the_images_of_the_first_stage(config, photos):
 def test_a_subset_without_a_split_of_its_own_would_leak(config, photos):
     with pytest.raises(ConfigError, match="validation or test split of its own"):
         build_pretraining(_with(config, data={"root": f"{photos}/train"}, pretrain={"subset": "all"}))
+
+
+def test_a_relation_in_the_decoder_may_fade(config):
+    fading = {"fade_start": 0.25, "fade_end": 0.5}
+    task, _ = build_pretraining(_with(config, pretrain={"relation": "batchformer-v2"}, relation=fading))
+    assert task.presence == Presence(**fading)
+    assert build_pretraining(_with(config, relation=fading))[0].presence == Presence()
 
 
 def test_a_relation_in_the_decoder_stays_out_of_the_encoder(config, tmp_path):

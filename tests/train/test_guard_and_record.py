@@ -180,6 +180,33 @@ def test_a_meter_goes_on_from_its_state(tmp_path):
     assert rows(tmp_path / "a", speed=True) == rows(tmp_path / "b", speed=True)
 
 
+@pytest.mark.parametrize("cut", [0, 1, 2, 3])
+def test_a_part_that_only_some_steps_have_is_averaged_over_those(tmp_path, cut):
+    log = MetricsLog(RunDirectory(tmp_path, {}))
+    steps = [({"loss": 1.0}, 3), ({"loss": 5.0, "agreement": 0.5}, 1), ({"loss": 2.0, "agreement": 1.0}, 3)]
+    for number, (parts, images) in enumerate(steps):
+        if number == cut:  # the counts survive an interruption
+            state, log = log.state(), MetricsLog(log.directory)
+            log.restore(json.loads(json.dumps(state)))
+        log.add({name: torch.tensor(value) for name, value in parts.items()}, images)
+        log.count(1.0, 0.1)
+    log.write_train(3, 1.0)
+    (row,) = rows(tmp_path)
+    assert row["loss"] == pytest.approx((3 * 1 + 5 + 3 * 2) / 7)
+    assert row["agreement"] == pytest.approx((0.5 + 3 * 1.0) / 4)
+
+
+def test_the_state_of_a_meter_without_counts_is_read(tmp_path):
+    """As earlier versions left it: every part was there at every step."""
+    log = MetricsLog(RunDirectory(tmp_path, {}))
+    log.add({"loss": torch.tensor(1.0)}, 2)
+    old = {name: value for name, value in log.state().items() if name != "counted"}
+    log.restore(old)
+    log.add({"loss": torch.tensor(4.0)}, 1)
+    log.write_train(2, 1.0)
+    assert rows(tmp_path)[0]["loss"] == pytest.approx(2.0)
+
+
 def _three_rows(path, middle=b'{"kind": "train", "step": 2}'):
     run = RunDirectory(path, {})
     for step in (1, 2, 3):

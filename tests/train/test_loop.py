@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny import TRAIN, Net, Smooth, loaders, quiet, rows, task, weights_of
+from tiny import TRAIN, Net, SignalAt, Smooth, loaders, quiet, rows, task, weights_of
 
 from relatum.batch import Batch
 from relatum.config import EvalConfig, TrainConfig
@@ -66,6 +66,20 @@ def test_each_epoch_is_announced_to_the_task_before_it_begins():
     fit(built, loaders(), TRAIN, display=quiet())
     assert [entry[:2] for entry in told] == [(0, 3), (1, 3), (2, 3)]
     assert all(training for *_, training in told)
+
+
+@pytest.mark.parametrize(("accumulate", "parts"), [(1, [0, 1, 2, 3, 4]), (2, [0, 2, 4])])
+def test_each_step_is_told_its_progress_also_after_an_interruption(tmp_path, accumulate, parts):
+    config, told = replace(TRAIN, epochs=2, accumulate=accumulate), []
+
+    def run(display):
+        built = task()
+        built.set_progress = lambda done: told.append(done)
+        return fit(built, loaders(), config, out=tmp_path, display=display)
+
+    assert run(SignalAt(4)).status == "interrupted"
+    assert run(quiet()).status == "finished"
+    assert told == pytest.approx([(epoch + part / 5) / 2 for epoch in range(2) for part in parts])
 
 
 def test_nothing_is_kept_without_a_directory(tmp_path, monkeypatch):

@@ -16,6 +16,7 @@ from relatum.config import DataConfig, EvalConfig, TrainConfig
 from relatum.data.loaders import loaders_from_splits
 from relatum.data.source import ArraySource
 from relatum.models.mae import create_mae
+from relatum.relation import Presence
 from relatum.train import Display, MaskedTask, fit
 from relatum.train.masked import Reconstruction
 
@@ -29,10 +30,10 @@ def _model(**options):
     return create_mae("vit-pico-p4", **{**sizes, **options})
 
 
-def _task(spec=None, pictures=2, **options) -> MaskedTask:
+def _task(spec=None, pictures=2, presence=None, **options) -> MaskedTask:
     model = _model(**options)
     relation = None if spec is None else attach(model, spec)
-    return MaskedTask(model, relation, mean=MEAN, std=STD, pictures=pictures)
+    return MaskedTask(model, relation, mean=MEAN, std=STD, pictures=pictures, presence=presence)
 
 
 def _batch(n=6) -> Batch:
@@ -83,6 +84,21 @@ def test_both_streams_of_a_relation_have_one_mask_and_the_plain_one_is_the_model
     assert output["loss/related"] != output["loss/plain"], "the related stream is another one"
     mean = (output["loss/plain"] + output["loss/related"]) / 2
     torch.testing.assert_close(output["loss"].detach(), mean)
+
+
+def test_the_related_stream_may_fade_out():
+    spec = BatchFormerV2(at="decoder.blocks.0", dropout=0.0, heads=2)
+    task, plain, batch = _task(spec, presence=Presence(0.0, 0.5)), _task(), _batch()
+    task.set_progress(0.25)
+    parts = {name: value.item() for name, value in task(batch).items()}
+    assert parts["loss"] == pytest.approx(0.75 * parts["loss/plain"] + 0.25 * parts["loss/related"], rel=1e-5)
+    task.set_progress(0.5)
+    torch.manual_seed(5)
+    faded = task(batch)
+    faded["loss"].backward()
+    assert set(faded) == {"loss", "loss/plain"} and all(p.grad is None for p in task.relation.module.parameters())
+    torch.manual_seed(5)
+    assert torch.equal(faded["loss"], plain(batch)["loss"])
 
 
 def test_the_related_stream_relates_the_images_and_trains_the_relation():

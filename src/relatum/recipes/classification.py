@@ -25,7 +25,7 @@ from relatum.recipes.first_layer import check_sizes, whiten_if_asked
 from relatum.recipes.quarantined import note_quarantine
 from relatum.recipes.reopen import reopen
 from relatum.relation import Relation, attach
-from relatum.relation.build import build_spec, stream_weights
+from relatum.relation.build import build_spec, presence, stream_weights
 from relatum.train import ClassificationTask, Display, Run, RunDirectory, fit, open_run
 from relatum.train.device import pick_device
 from relatum.train.run import finished_run
@@ -65,6 +65,7 @@ def build(config: RunConfig, display: Display | None = None, encoder: str = "") 
         streams=stream_weights(settings),
         relation_lr_scale=settings.lr_scale,
         relation_weight_decay=None if settings.weight_decay < 0 else settings.weight_decay,
+        presence=presence(settings) if settings.name != "none" else None,
         frozen=frozen,
     )
     return task, loaders
@@ -136,7 +137,7 @@ def _bring_back_relation(config: RunConfig, model: torch.nn.Module, path: Path) 
 
 def _check_together(config: RunConfig, encoder: str = "") -> None:
     """Checks of settings that only make sense side by side."""
-    build_spec(config.relation), stream_weights(config.relation)
+    build_spec(config.relation), stream_weights(config.relation), presence(config.relation)
     if config.evaluate.mini_batch and config.relation.name == "none":
         raise ConfigError("evaluate.mini_batch keeps a relation at evaluation; there is none (relation.name is none).")
     if config.relation.name != "none" and config.data.batch_size < 2:

@@ -21,7 +21,7 @@ from relatum.processes import is_first, wait
 from relatum.recipes.pretraining_settings import autoencoder_arguments, pretrain_data, pretrain_settings, pretrain_train
 from relatum.recipes.quarantined import note_quarantine
 from relatum.relation import Relation, attach
-from relatum.relation.build import build_spec, stream_weights
+from relatum.relation.build import build_spec, presence, stream_weights
 from relatum.relation.relation import MODULE_NAME
 from relatum.train import Display, MaskedTask, Run, RunDirectory, fit, open_run
 from relatum.train.checkpoint import latest_checkpoint, write_atomically
@@ -55,6 +55,7 @@ def build_pretraining(config: RunConfig, display: Display | None = None) -> tupl
         streams=stream_weights(config.relation) if relation is not None else "mean",
         relation_lr_scale=config.relation.lr_scale,
         relation_weight_decay=None if config.relation.weight_decay < 0 else config.relation.weight_decay,
+        presence=presence(config.relation) if relation is not None else None,
         pictures=settings.pictures,
     )
     return task, loaders

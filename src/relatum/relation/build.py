@@ -7,6 +7,7 @@ from typing import Any, Literal
 from relatum.config import RelationConfig
 from relatum.errors import ConfigError
 from relatum.processes import world
+from relatum.relation.presence import Presence
 from relatum.relation.specs import BatchFormer, BatchFormerV2, Spec
 
 _V2_ONLY = ("at", "share", "tokens", "two_streams")
@@ -22,6 +23,8 @@ def build_spec(config: RelationConfig) -> Spec | None:
         "layers": config.layers,
         "dropout": config.dropout,
         "hidden": config.hidden or None,
+        "gate": config.gate,
+        "bottleneck": config.bottleneck or None,
         "related_fraction": config.related_fraction,
         "gather": config.gather and world() > 1,  # alone, this process has all samples already
     }
@@ -50,6 +53,19 @@ def stream_weights(config: RelationConfig) -> Literal["mean", "released"] | tupl
     if config.streams == "released" or config.related_weight == default:
         return config.streams
     return (1 - config.related_weight, config.related_weight)
+
+
+def presence(config: RelationConfig) -> Presence:
+    """Return when the related stream takes part, as `ClassificationTask` takes it."""
+    found = Presence(config.fade_start, config.fade_end, config.start)
+    if found != Presence():
+        if not (config.shared_classifier and config.two_streams):
+            raise ConfigError(
+                "relation.start, fade_start and fade_end shift weight between two streams, but there is one."
+            )
+        if config.streams == "released":
+            raise ConfigError("relation.streams released has fixed weights from start to end; set streams to mean.")
+    return found
 
 
 def _refuse(config: RelationConfig, names: tuple[str, ...]) -> None:

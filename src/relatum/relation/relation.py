@@ -35,6 +35,8 @@ class Relation:
     Attributes:
         choice: the samples of the related stream in the current pass, where they are not all.
         padded: padding mask of the current pass, set by `padding`.
+        resting: set it to True to train on without the relation for a while: until it is False again the model gives
+            and costs in training mode what the plain model does, and the relation gets no gradient.
     """
 
     def __init__(self, model: nn.Module, spec: Spec, sites: tuple[str, ...], at_door: bool = False) -> None:
@@ -44,6 +46,7 @@ class Relation:
         self.at_door = at_door
         self.choice = Choice(spec.related_fraction)
         self.padded: Tensor | None = None
+        self.resting = False
         self._handles: list[RemovableHandle] = []
         self._inference: Literal["", "both", "related"] = ""
         self._begun = False
@@ -62,8 +65,8 @@ class Relation:
 
     @property
     def active(self) -> bool:
-        """Whether a forward pass would relate samples now: in training mode, or inside `inference()`."""
-        return self.attached and (self.model.training or bool(self._inference))
+        """Whether a forward pass would relate samples now: in training mode unless resting, or inside `inference()`."""
+        return self.attached and ((self.model.training and not self.resting) or bool(self._inference))
 
     @property
     def module(self) -> nn.Module:

@@ -14,7 +14,7 @@ from relatum.models.features import run_with_features
 from relatum.models.outputs import as_logits
 from relatum.objectives import Objective
 from relatum.prior import ClassPrior
-from relatum.relation import Relation
+from relatum.relation import Presence, Relation
 from relatum.train.related import RelatedTask, StreamLoss
 
 
@@ -28,6 +28,7 @@ class ClassificationTask(RelatedTask):
         streams: weights of the plain and the related loss: "mean" (0.5, 0.5), "released" (1.5, 1.5), or a pair.
         relation_lr_scale: learning rate of the relation over that of the model.
         relation_weight_decay: weight decay of the relation; None means that of the model.
+        presence: when the related stream takes part; None means always.
         frozen: modules that stay in evaluation mode while the rest trains.
     """
 
@@ -40,6 +41,7 @@ class ClassificationTask(RelatedTask):
         streams: StreamLoss = "mean",
         relation_lr_scale: float = 0.1,
         relation_weight_decay: float | None = None,
+        presence: Presence | None = None,
         frozen: Sequence[nn.Module] = (),
     ) -> None:
         super().__init__(
@@ -48,6 +50,7 @@ class ClassificationTask(RelatedTask):
             streams=streams,
             relation_lr_scale=relation_lr_scale,
             relation_weight_decay=relation_weight_decay,
+            presence=presence,
         )
         self.objective = objective
         self.frozen = tuple(frozen)

@@ -171,6 +171,7 @@ class _Trainer:
         if self.left_out.holds(self.position):
             return self._count_step()
         lr = learning_rate(self.config, self._progress)
+        self.task.set_progress(self._progress / self.config.epochs)
         self.guard.begin()
         parts = self._gradients(group)
         loss, gradient = sum(float(part["loss"]) for part in parts) / len(group), self._clip()
@@ -184,7 +185,8 @@ class _Trainer:
         for part, micro in zip(parts, group, strict=True):
             self.log.add(part, len(micro))
         set_learning_rate(self.optimizer, lr)
-        if self.position.step == self.left_out.passed(self.position):  # no step was taken before
+        # No step was taken before, or none with what joins now.
+        if self.position.step == self.left_out.passed(self.position) or self.task.joining:
             self.task.check_first_step(self.optimizer)
         self.optimizer.step()
         if self.ema is not None:

@@ -21,7 +21,7 @@ from relatum.models.mae.patches import to_pixels
 from relatum.models.mae.pictures import reconstruction_picture
 from relatum.prior import ClassPrior
 from relatum.processes import total
-from relatum.relation import Relation
+from relatum.relation import Presence, Relation
 from relatum.train.device import autocast
 from relatum.train.related import RelatedTask, StreamLoss
 
@@ -81,6 +81,7 @@ class MaskedTask(RelatedTask):
         streams: weights of the plain and the related loss, as in `ClassificationTask`.
         relation_lr_scale: learning rate of the relation over that of the model.
         relation_weight_decay: weight decay of the relation; None means that of the model.
+        presence: when the related stream takes part; None means always.
         pictures: images in the picture that is drawn at each evaluation; 0 draws none.
     """
 
@@ -96,6 +97,7 @@ class MaskedTask(RelatedTask):
         streams: StreamLoss = "mean",
         relation_lr_scale: float = 0.1,
         relation_weight_decay: float | None = None,
+        presence: Presence | None = None,
         pictures: int = 8,
     ) -> None:
         super().__init__(
@@ -104,6 +106,7 @@ class MaskedTask(RelatedTask):
             streams=streams,
             relation_lr_scale=relation_lr_scale,
             relation_weight_decay=relation_weight_decay,
+            presence=presence,
         )
         self.mean, self.std, self.pictures = mean, std, pictures
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from relatum.config import TrainConfig
 from relatum.errors import ConfigError, suggest
 from relatum.processes import world
-from relatum.relation import Relation
+from relatum.relation import Presence, Relation
 from relatum.train.groups import model_groups, weight_decay_groups
 from relatum.train.task import Task
 
@@ -29,6 +29,7 @@ class RelatedTask(Task):
         streams: weights of the plain and the related loss: "mean" (0.5, 0.5), "released" (1.5, 1.5), or a pair.
         relation_lr_scale: learning rate of the relation over that of the model.
         relation_weight_decay: weight decay of the relation; None means that of the model.
+        presence: when the related stream takes part; None means always.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class RelatedTask(Task):
         streams: StreamLoss = "mean",
         relation_lr_scale: float = 0.1,
         relation_weight_decay: float | None = None,
+        presence: Presence | None = None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -46,11 +48,29 @@ class RelatedTask(Task):
         self.stream_weights = _stream_weights(streams)
         self.relation_lr_scale = relation_lr_scale
         self.relation_weight_decay = relation_weight_decay
+        self.presence = _checked(presence or Presence(), relation)
+        self._share = 1.0
+        self._unproved = self.presence.start > 0
+
+    def set_progress(self, done: float) -> None:
+        """Give the related stream the share of its weight that is due; without any, the relation rests."""
+        self._share = self.presence.share(done)
+        if self.relation is not None:
+            self.relation.resting = self._share == 0
 
     def over_streams(self, losses: Mapping[str, Tensor]) -> Tensor:
         """Return the weighted sum of the losses of the streams; a single stream counts fully."""
-        weights = self.stream_weights if len(losses) == 2 else dict.fromkeys(losses, 1.0)
+        weights = self._weights_now() if len(losses) == 2 or self._resting else dict.fromkeys(losses, 1.0)
         return torch.stack([weights[name] * loss for name, loss in losses.items()]).sum()
+
+    def _weights_now(self) -> dict[str, float]:
+        """The weights of the streams: what the related one has lost, the plain one has won."""
+        related = 0.0 if self._resting else self.stream_weights["related"] * self._share
+        return {"plain": self.stream_weights["plain"] + (self.stream_weights["related"] - related), "related": related}
+
+    @property
+    def _resting(self) -> bool:
+        return self.relation is not None and self.relation.resting and self.training
 
     def param_groups(self, config: TrainConfig) -> list[dict[str, Any]]:
         """Groups of the model and, with their own rate and decay, of the relation."""
@@ -66,13 +86,21 @@ class RelatedTask(Task):
         """Enough of the task to notice that a run directory is used for another."""
         relation = "none" if self.relation is None else repr(self.relation.spec)
         settings = {"streams": list(self.stream_weights.values()), "lr_scale": self.relation_lr_scale}
-        return {**super().fingerprint(), "relation": relation, **settings}
+        timed = {} if self.presence == Presence() else {"presence": repr(self.presence)}
+        return {**super().fingerprint(), "relation": relation, **settings, **timed}
 
     def check_first_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Prove that the relation trains: two released systems never trained theirs."""
         if self.relation is not None:
             self.relation.check_optimizer(optimizer)
-            self.relation.check_gradients()
+            if not self.relation.resting:
+                self.relation.check_gradients()
+                self._unproved = False
+
+    @property
+    def joining(self) -> bool:
+        """True until a relation that starts late has been proved to train; a resumed run proves it once more."""
+        return self._unproved and self.relation is not None and not self.relation.resting
 
     @property
     def deployed_parameters(self) -> int:
@@ -91,6 +119,12 @@ class RelatedTask(Task):
         if self.relation is None:
             return 0
         return world() if self.relation.spec.gather else 1
+
+
+def _checked(presence: Presence, relation: Relation | None) -> Presence:
+    if presence != Presence() and (relation is None or relation.single_stream):
+        raise ConfigError(f"{presence} shifts weight between two streams, but this task has one; leave presence out.")
+    return presence
 
 
 def _stream_weights(streams: StreamLoss) -> dict[str, float]:

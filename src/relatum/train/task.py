@@ -68,6 +68,12 @@ class Task(nn.Module):
     def set_epoch(self, epoch: int, epochs: int) -> None:
         """Called before each epoch, counted from 0."""
 
+    def set_progress(self, done: float) -> None:
+        """Called before each step with the share of the epochs that is done, from 0 to below 1.
+
+        What a task derives from it needs no saving: a resumed run is told the same numbers.
+        """
+
     def param_groups(self, config: TrainConfig) -> list[dict[str, Any]]:
         """Optimizer groups; `lr_scale` in a group multiplies the scheduled rate."""
         return model_groups(self.model, config)
@@ -77,7 +83,12 @@ class Task(nn.Module):
         return {"task": type(self).__name__, "model": type(self.model).__name__, "parameters": self.deployed_parameters}
 
     def check_first_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Called once, after the first backward pass and before the first step."""
+        """Called after the first backward pass and before the first step, and at later steps that are `joining`."""
+
+    @property
+    def joining(self) -> bool:
+        """Whether something that took no part in the first step does so now, and has to pass `check_first_step`."""
+        return False
 
     @property
     def deployed_parameters(self) -> int:
