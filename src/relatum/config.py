@@ -20,7 +20,9 @@ Profile = Literal["none", "exponential", "step", "pareto", "balanced"]
 Augmentation = Literal["none", "weak", "crop", "autoaugment", "randaugment", "imagenet", "deit"]
 Normalisation = Literal["imagenet", "cifar", "half", "imagenet-lt", "imagenet-bal", "inaturalist18"]
 Stage = Literal["pretrain", "finetune"]
-SamplerName = Literal["instance", "class-balanced", "square-root", "progressive", "effective-number", "repeat-factor"]
+SamplerName = Literal[
+    "instance", "class-balanced", "square-root", "progressive", "effective-number", "repeat-factor", "class-pairs",
+]  # fmt: skip
 ObjectiveName = Literal[
     "cross-entropy", "balanced-softmax", "logit-adjusted", "vector-scaling", "focal", "class-balanced", "ldam",
     "bce", "balanced-bce", "lade", "influence-balanced",

@@ -43,11 +43,13 @@ class Sampler(ABC):
     Attributes:
         name: what recipes call it.
         balances: whether rare classes are seen more often than they occur.
-        size: samples per epoch over all ranks, before padding.
+        together: how many neighbours in the order are dealt to a rank at once; 1 deals sample by sample.
+        size: samples per epoch over all ranks, before padding; a multiple of `together`.
     """
 
     name: ClassVar[str] = ""
     balances: ClassVar[bool] = True
+    together: int = 1
 
     def __init__(
         self,
@@ -81,10 +83,10 @@ class Sampler(ABC):
         if self.views > 1:
             drawn = np.repeat(drawn[: -(-self.size // self.views)], self.views)[: self.size]
         padded = np.resize(drawn, len(self) * self.world)  # np.resize repeats from the start
-        return padded[self.rank :: self.world]
+        return padded.reshape(-1, self.world, self.together)[:, self.rank].reshape(-1)
 
     def __len__(self) -> int:
-        return -(-self.size // self.world)
+        return -(-self.size // (self.world * self.together)) * self.together
 
     def _random(self, epoch: int) -> np.random.Generator:
         return np.random.default_rng([_STREAM, self.seed, epoch])
