@@ -207,8 +207,10 @@ class _Trainer:
     def _clip(self) -> float:
         """Return the norm of the gradient, clipped if so configured."""
         parameters = [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
-        limit = self.config.clip or math.inf
-        return float(nn.utils.clip_grad_norm_(parameters, limit))
+        norm = nn.utils.get_total_norm([p.grad for p in parameters])
+        if self.config.clip:  # else the gradients would be multiplied by 1
+            nn.utils.clip_grads_with_norm_(parameters, self.config.clip, norm)
+        return float(norm)
 
     def _count_step(self, lr: float | None = None, loss: float = math.nan) -> None:
         """Move on by a step; one that was left out, without a learning rate, counts as well, so that epochs add up."""
