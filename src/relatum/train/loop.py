@@ -17,6 +17,7 @@ from relatum.batch import Batch
 from relatum.config import EvalConfig, TrainConfig
 from relatum.data.loaders import Loaders
 from relatum.processes import is_first, share_buffers, world
+from relatum.train.choose import settle
 from relatum.train.describe import facts
 from relatum.train.device import autocast, pick_device, pick_precision
 from relatum.train.display import Display
@@ -128,6 +129,9 @@ class _Trainer:
         """Resume if there is something to resume, train, evaluate."""
         total = self.config.epochs * self.steps_per_epoch
         self._resume()
+        if self.config.precision == "measure":
+            where = (self.device, self.directory, self.display)
+            self.precision = settle(self.config, self.task, self.loaders, *where, fresh=self.position.step == 0)
         self._describe("running")
         self.display.start(total, self.position.step)
         while self.position.epoch < self.config.epochs and not self._enough():
