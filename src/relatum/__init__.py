@@ -29,7 +29,10 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 # The rooms `evaluate` and `report` are also callable: their name is their door.
-_ROOMS = ("classifier", "data", "evaluate", "models", "objectives", "recipes", "relation", "report", "sweep", "train")
+_ROOMS = (
+    "bench", "classifier", "data", "evaluate", "models", "objectives", "recipes", "relation", "report", "sweep",
+    "train",
+)  # fmt: skip
 
 __all__ = ["__version__", "evaluate", "objectives", "report", *sorted(_HOME_OF)]
 

@@ -28,6 +28,7 @@ VERBS = {
     "predict": "classify image files or folders with a trained run",
     "report": "write one HTML page about one or several runs",
     "export": "write the plain model for others: timm folder, torch.export, ONNX",
+    "bench": "measure how fast this machine trains, and what slows it",
 }
 EXIT_USER_ERROR = 2
 

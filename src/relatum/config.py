@@ -271,8 +271,9 @@ class TrainConfig:
     """Micro-batches per optimizer step. With a relation this changes the mathematics (a warning says so)."""
     ema: float = ranged(0.0, 0.0, 0.999999)
     """Decay of the exponential moving average of the weights, which is then what is evaluated; 0 is off."""
-    precision: Literal["float32", "bfloat16", "auto"] = "auto"
-    """bfloat16 autocast; auto uses it where the hardware gains."""
+    precision: Literal["float32", "bfloat16", "auto", "measure"] = "auto"
+    """bfloat16 autocast; auto uses it where the hardware gains, measure where a short trial before the first step does,
+    which also settles the threads if those are 0."""
     channels_last: bool = True
     """Memory layout of images and convolutions."""
     seed: int = ranged(0, 0, 2**32 - 1)

@@ -336,3 +336,10 @@ def export(args: list[str]) -> None:
             print(f"{entry.format:<14}{entry.path}{checked}" + (f"\n{'':<14}{entry.note}" if entry.note else ""))
 
     call(run, "relatum export", args)
+
+
+def bench(args: list[str]) -> int:
+    """`relatum bench [RECIPE]`."""
+    from relatum.bench.verb import bench as run
+
+    return run(args)

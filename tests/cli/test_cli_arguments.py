@@ -62,6 +62,16 @@ SLIPS = {
     "report": "relatum report needs RUN",
     "export x": "relatum export needs OUT",
     "export x y --formats onx": "did you mean 'onnx'?",
+    "bench qqqqqqqq": "unknown recipe 'qqqqqqqq'; relatum recipes lists them all",
+    "bench --round 3": "unknown option --round (see relatum bench --help)",
+    "bench --rounds 0": "--rounds is '0'; it must be a whole number of at least 1",
+    "bench --steps": "--steps needs a value (see relatum bench --help)",
+    "bench --steps 2 --steps 3": "--steps is there twice",
+    "bench --json nowhere/b.json": "there is no folder nowhere",
+    "bench --model.nam x": "did you mean '--model.name'?",
+    "bench shapes-lt photos": "'photos' is one word too many",
+    "bench --data.image-size 64": "generated images have 32 pixels a side, and this recipe wants 64",
+    "bench imagenet-lt-resnet10": "give real ones with --data.root, or set --data.image-size 32",
 }
 
 

@@ -17,6 +17,7 @@ from relatum.errors import ConfigError
 from relatum.train import fit
 from relatum.train.groups import weight_decay_groups
 from relatum.train.optim import build_optimizer, learning_rate, scaled_to_batch, set_learning_rate
+from relatum.train.snapshot import flatten_optimizer, restore_optimizer
 
 COSINE = TrainConfig(epochs=10, lr=0.2, min_lr=0.02, warmup_epochs=2.0, warmup_start=0.1)
 
@@ -198,3 +199,63 @@ def test_the_rate_follows_the_images_per_step():
     assert scaled.lr == pytest.approx(1.5e-4 * 128 * 4 / 256)
     assert scaled_to_batch(scaled, 128) == scaled, "scaled once, not twice"
     assert scaled_to_batch(TrainConfig(lr=0.1, accumulate=4), 128).lr == 0.1
+
+
+# -- fused kernels -----------------------------------------------------------------------------------------------------
+
+
+def _reference(kind: str, p: torch.Tensor, gradients: list[torch.Tensor], lr: float, decay: float) -> torch.Tensor:
+    """SGD with momentum 0.9, or AdamW with betas 0.9 and 0.999, in float64."""
+    p, first, second = p.double(), torch.zeros(()), torch.zeros(())
+    for number, gradient in enumerate((g.double() for g in gradients), 1):
+        if kind == "sgd":
+            gradient = gradient + decay * p
+            first = gradient if number == 1 else 0.9 * first + gradient
+            p = p - lr * first
+            continue
+        p = p * (1 - lr * decay)
+        first, second = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * gradient**2
+        p = p - lr * (first / (1 - 0.9**number)) / ((second / (1 - 0.999**number)).sqrt() + 1e-8)
+    return p
+
+
+def _layouts(shape: tuple[int, ...], number: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(number)
+    return [torch.randn(shape, generator=generator) for _ in range(4)]
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adamw"])
+@pytest.mark.parametrize("gradient_layout", [torch.channels_last, torch.contiguous_format])
+@pytest.mark.parametrize("reloaded", [False, True])
+def test_fused_steps_are_right_in_every_layout_of_memory(kind, gradient_layout, reloaded):
+    start, *gradients = _layouts((8, 4, 3, 3), 1)
+    parameter = nn.Parameter(start.to(memory_format=torch.channels_last))
+    config = replace(TRAIN, optimizer=kind, lr=0.01, momentum=0.9, weight_decay=0.1)
+    optimizer = build_optimizer([{"params": [parameter]}], config)
+    assert optimizer.param_groups[0]["fused"] is True
+    for gradient in gradients:
+        parameter.grad = gradient.to(memory_format=gradient_layout)
+        optimizer.step()
+        if reloaded:  # as from a checkpoint, whose tensors are contiguous
+            tensors, values = flatten_optimizer(optimizer)
+            restore_optimizer(optimizer, {name: t.contiguous().clone() for name, t in tensors.items()}, values)
+    expected = _reference(kind, start, gradients, 0.01, 0.1)
+    assert parameter.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(parameter.detach().double(), expected, atol=1e-6, rtol=0)
+    wrong = _reference(kind, start, [gradients[0], *gradients[1:][::-1]], 0.01, 0.1)
+    assert (parameter.detach() - wrong).abs().max() > 1e-3, "the tolerance can tell"
+
+
+def test_an_optimizer_of_an_earlier_version_goes_on_as_it_was():
+    parameter = nn.Parameter(torch.ones(3))
+    before = torch.optim.SGD([{"params": [parameter], "lr_scale": 1.0}], lr=0.1, momentum=0.9)
+    parameter.grad = torch.ones(3)
+    before.step()
+    now = build_optimizer([{"params": [parameter]}], TRAIN)
+    restore_optimizer(now, *flatten_optimizer(before))
+    assert not now.param_groups[0]["fused"]
+
+
+def test_what_no_fused_kernel_takes_is_left_to_torch():
+    complex_weights = [{"params": [nn.Parameter(torch.ones(2, dtype=torch.complex64))]}]
+    assert not build_optimizer(complex_weights, TRAIN).param_groups[0]["fused"]

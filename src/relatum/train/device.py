@@ -32,8 +32,11 @@ def pick_device(name: str) -> torch.device:
 
 
 def pick_precision(name: str, device: torch.device) -> str:
-    """Resolve "auto": bfloat16 on CUDA and CPUs that compute in it natively, float32 elsewhere."""
-    if name != "auto":
+    """Resolve "auto": bfloat16 on CUDA and CPUs that compute in it natively, float32 elsewhere.
+
+    "measure" starts from the same rule; `relatum.train.choose` measures.
+    """
+    if name not in ("auto", "measure"):
         return name
     if device.type == "cuda":
         return "bfloat16" if torch.cuda.is_bf16_supported() else "float32"

@@ -17,6 +17,7 @@ from relatum.batch import Batch
 from relatum.config import EvalConfig, TrainConfig
 from relatum.data.loaders import Loaders
 from relatum.processes import is_first, share_buffers, world
+from relatum.train.choose import settle
 from relatum.train.describe import facts
 from relatum.train.device import autocast, pick_device, pick_precision
 from relatum.train.display import Display
@@ -128,6 +129,9 @@ class _Trainer:
         """Resume if there is something to resume, train, evaluate."""
         total = self.config.epochs * self.steps_per_epoch
         self._resume()
+        if self.config.precision == "measure":
+            where = (self.device, self.directory, self.display)
+            self.precision = settle(self.config, self.task, self.loaders, *where, fresh=self.position.step == 0)
         self._describe("running")
         self.display.start(total, self.position.step)
         while self.position.epoch < self.config.epochs and not self._enough():
@@ -209,8 +213,10 @@ class _Trainer:
     def _clip(self) -> float:
         """Return the norm of the gradient, clipped if so configured."""
         parameters = [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
-        limit = self.config.clip or math.inf
-        return float(nn.utils.clip_grad_norm_(parameters, limit))
+        norm = nn.utils.get_total_norm([p.grad for p in parameters])
+        if self.config.clip:  # else the gradients would be multiplied by 1
+            nn.utils.clip_grads_with_norm_(parameters, self.config.clip, norm)
+        return float(norm)
 
     def _count_step(self, lr: float | None = None, loss: float = math.nan) -> None:
         """Move on by a step; one that was left out, without a learning rate, counts as well, so that epochs add up."""

@@ -1,0 +1,88 @@
+"""Images per second: the loop with its input pipeline, the same step without one, the usual way, and each setting."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+
+import torch
+
+from relatum.batch import Batch
+from relatum.bench.measure import interleaved, seconds_per_call
+from relatum.bench.subjects import Subject, endless
+from relatum.bench.usual import UsualWay
+from relatum.config import DataConfig
+from relatum.data.loaders import Loaders
+from relatum.recipes.pretraining_settings import pretrain_data
+from relatum.train import Task
+from relatum.train.device import pick_precision
+from relatum.train.loop import _Trainer
+
+Done = Callable[[], None]
+PRECISIONS = ("float32", "bfloat16")
+LOOP, RESIDENT, USUAL = "loop", "resident batch", "usual way"
+
+
+def loop_speed(loop: _Trainer, batches: Iterator[Batch], steps: int) -> float:
+    """Images per second of the loop's own step, after one that is not counted."""
+    accumulate = loop.config.accumulate
+
+    def step() -> None:
+        loop._step([next(batches) for _ in range(accumulate)])
+
+    step()
+    return loop.loaders.train.batch_size * accumulate / seconds_per_call(step, steps)
+
+
+def three_ways(
+    subject: Subject, task: Task, loaders: Loaders, rounds: int, steps: int, done: Done
+) -> dict[str, list[float]]:
+    """Images per second of each round: with real input, on one batch that is always there, and the usual way."""
+    usual = UsualWay(task, loaders, usual_data(subject), subject.train)
+    loop, batches = subject.trainer(task, loaders), endless(loaders)
+    resident = itertools.repeat(next(endless(loaders)))
+    ways = {
+        LOOP: lambda: loop_speed(loop, batches, steps),
+        RESIDENT: lambda: loop_speed(loop, resident, steps),
+        USUAL: lambda: usual.images_per_second(steps),
+    }
+    return interleaved(ways, rounds, done)
+
+
+def usual_data(subject: Subject) -> DataConfig:
+    """The data settings of the stage that is measured."""
+    return pretrain_data(subject.config) if subject.pretrains else subject.config.data
+
+
+def each_setting(loop: _Trainer, rounds: int, steps: int, done: Done) -> dict[tuple[str, int], list[float]]:
+    """Images per second by precision and number of threads, on one batch that is always there."""
+    resident, before, chosen = itertools.repeat(next(endless(loop.loaders))), torch.get_num_threads(), loop.precision
+
+    def measure(precision: str, threads: int) -> float:
+        torch.set_num_threads(threads)
+        loop.precision = precision
+        return loop_speed(loop, resident, steps)
+
+    settings = [(precision, threads) for precision in PRECISIONS for threads in thread_counts(loop.device)]
+    ways = {f"{p} {t}": lambda p=p, t=t: measure(p, t) for p, t in settings}
+    try:
+        found = interleaved(ways, rounds, done)
+    finally:
+        torch.set_num_threads(before)
+        loop.precision = chosen
+    return {(p, t): found[f"{p} {t}"] for p, t in settings}
+
+
+def chosen_by_rule(loop: _Trainer) -> tuple[str, int]:
+    """What `train.precision` auto and `train.threads` 0 stand for here; threads that are set stay."""
+    return pick_precision("auto", loop.device), torch.get_num_threads()
+
+
+def thread_counts(device: torch.device) -> list[int]:
+    """1, 2, 4 and so on up to the cores that this process may use; off the CPU, what is set."""
+    if device.type != "cpu":
+        return [torch.get_num_threads()]
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    powers = itertools.takewhile(lambda count: count < cores, (2**n for n in itertools.count()))
+    return sorted({*powers, cores, torch.get_num_threads()})
