@@ -71,8 +71,8 @@ def run_claim(claim: Claim, options: Options) -> int:
     with locked(options.work):
         collector = Collector(claim, jobs)
         collector.collect()  # what ended just before an earlier command was killed
+        runner = Runner(options.work, pending(jobs), options.jobs, collector.say)
         with _time_limit(options.minutes) as over:
-            runner = Runner(options.work, pending(jobs), options.jobs, collector.say)
             outcome = runner.run()
         collector.collect()
     return _ending(claim, outcome, bool(over), len(todo) - collector.collected)
@@ -139,12 +139,12 @@ class Collector:
 
 @contextmanager
 def _time_limit(minutes: float) -> Iterator[list[bool]]:
-    """Ask this process to stop after some minutes; the list is not empty once that has happened."""
+    """Ask this process to stop after some minutes, as Ctrl-C does; the list is not empty once that has happened."""
     over: list[bool] = []
 
     def stop() -> None:
         over.append(True)
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
 
     timer = threading.Timer(60 * minutes, stop) if minutes else None
     if timer is not None:
