@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,14 +34,19 @@ def main() -> int:
         data_settings(claim, args.data)  # data that is missing is said before anything is trained
     options = Options(Path(args.work or "runs/claims-smoke"), args.data, args.jobs)
     if args.calibrate:
-        seeds = parse_seeds(args.calibrate)
-        return max(calibrate(c, replace(options, work=options.work / c.name), seeds) for c in chosen)
+        return _calibrate_all(chosen, options, parse_seeds(args.calibrate))
     verdicts = [_check(claim, options, fresh=not args.work) for claim in chosen]
     print("", *(verdict.words for verdict in verdicts), sep="\n")
     for claim in claims:
         if claim.smoke is None:
             print(f"{claim.name}: has no [smoke], nothing was checked")
     return 0 if all(verdict.kept for verdict in verdicts) else 1
+
+
+def _calibrate_all(claims: Sequence[Claim], options: Options, seeds: Sequence[int]) -> int:
+    """Record one claim after the other; what stops one, such as Ctrl-C, stops all."""
+    codes = (calibrate(claim, replace(options, work=options.work / claim.name), seeds) for claim in claims)
+    return next((code for code in codes if code), 0)
 
 
 def _check(claim: Claim, options: Options, fresh: bool) -> Verdict:
