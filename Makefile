@@ -3,10 +3,10 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help setup demo test quality format bench scale soak clean
+.PHONY: help setup demo test quality format bench scale soak claims-tables claims-smoke clean
 
 help:            ## show this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
 setup: $(STAMP)  ## make .venv with the pinned dependencies and the package
 
@@ -42,6 +42,12 @@ scale: setup     ## time and memory of lists of up to two million images; fails 
 
 soak: setup      ## 3,000 steps twice, watching the memory; fails if it grows
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/soak.py
+
+claims-tables: setup  ## make the result tables and figures anew from the rows of benchmarks/claims
+	$(BIN)/python benchmarks/claims/tables.py
+
+claims-smoke: setup   ## train the smallest variant of every claim; fails if an effect has disappeared; needs RELATUM_DATA
+	$(BIN)/python benchmarks/claims/smoke.py
 
 clean:           ## remove .venv and caches; runs/ stays
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist src/*.egg-info
