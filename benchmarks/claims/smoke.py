@@ -18,7 +18,7 @@ from claims_tools.claim import Claim, all_claims, find_claim
 from claims_tools.command_line import parser, run_script
 from claims_tools.running import Options
 from claims_tools.settings import data_settings
-from claims_tools.smoke import Verdict, calibrate, check
+from claims_tools.smoke import Verdict, calibrate, check, small_claim
 
 from relatum.sweep.grid import parse_seeds
 
@@ -30,8 +30,8 @@ def main() -> int:
     args = made.parse_args()
     claims = [find_claim(name) for name in args.claims] if args.claims else all_claims()
     chosen = [claim for claim in claims if claim.smoke is not None]
-    for claim in chosen:
-        data_settings(claim, args.data)  # data that is missing is said before anything is trained
+    for claim in chosen:  # data that is missing is said before anything is trained
+        data_settings(small_claim(claim, claim.results)[0], args.data)
     options = Options(Path(args.work or "runs/claims-smoke"), args.data, args.jobs)
     if args.calibrate:
         return _calibrate_all(chosen, options, parse_seeds(args.calibrate))

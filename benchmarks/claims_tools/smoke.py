@@ -39,7 +39,9 @@ def small_claim(claim: Claim, results: Path, seeds: Sequence[int] | None = None)
     chosen = tuple(smoke.seeds if seeds is None else seeds)
     arms = [claim.arm(name) for name in smoke.arms]
     small = tuple(replace(arm, settings={**arm.settings, **smoke.settings}, seeds=chosen) for arm in arms)
-    return replace(claim, arms=small, results=results), smoke
+    generated = smoke.settings.get("data.kind") == "shapes"
+    data = {"words": "generated shapes"} if generated else claim.data
+    return replace(claim, arms=small, results=results, data=data), smoke
 
 
 def calibrate(claim: Claim, options: Options, seeds: Sequence[int]) -> int:

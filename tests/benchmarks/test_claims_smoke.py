@@ -102,6 +102,14 @@ def test_the_smallest_variant_has_two_arms_and_its_own_settings(make_claim, tmp_
         smoke.small_claim(make_claim(), tmp_path / "x.jsonl")
 
 
+def test_a_variant_on_generated_shapes_needs_no_data(make_claim, tmp_path):
+    real = '[data]\nwords = "photos"\nroot = "photos"\n' + ARMS
+    small, _ = smoke.small_claim(make_claim(real + PART), tmp_path / "x.jsonl")
+    assert small.data["root"] == "photos"
+    small, _ = smoke.small_claim(make_claim(real + PART + '"data.kind" = "shapes"\n'), tmp_path / "x.jsonl")
+    assert "root" not in small.data
+
+
 def test_a_check_trains_anew_and_compares(make_claim, trained, tmp_path):
     claim = make_claim(ARMS + PART)
     record(claim, [10.0, 11.0, 12.0])
