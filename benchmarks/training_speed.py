@@ -5,7 +5,7 @@
 (c) the step of (b) on one batch that is always there: no input pipeline at all
 
 Run: RELATUM_DATA=... python benchmarks/training_speed.py [--rounds 7] [--steps 20]
-Bars: (b) at least 2 x (a), and at least 0.95 x (c).
+Bars: (b) at least 2.2 x (a), and at least 0.97 x (c).
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ def main() -> None:
     names = {"a": "usual way", "b": "relatum", "c": "resident batch"}
     for way, name in names.items():
         print(f"({way}) {name:<15} median {statistics.median(speed[way]):7.0f} images/s")
-    print(f"(b)/(a) {common.ratio(speed['b'], speed['a'])}   bar: at least 2")
-    print(f"(b)/(c) {common.ratio(speed['b'], speed['c'])}   bar: at least 0.95")
+    print(f"(b)/(a) {common.ratio(speed['b'], speed['a'])}   bar: at least 2.2")
+    print(f"(b)/(c) {common.ratio(speed['b'], speed['c'])}   bar: at least 0.97")
 
 
 if __name__ == "__main__":

@@ -33,6 +33,11 @@ def test_a_model_is_measured_alone(words):
     assert [c.model.name for _, c in settings(parse_words(words))] == ["resnet20-cifar"]
 
 
+def test_a_stage_can_be_chosen():
+    ((_, config),) = settings(parse_words(["livt/cifar100-lt-100", "--stages", "pretrain"]))
+    assert config.stages == ("pretrain",)
+
+
 def test_a_recipe_keeps_its_batch():
     ((name, config),) = settings(parse_words(["cifar100-lt-100", "--train.epochs", "40", "--train.warmup-epochs", "1"]))
     assert (name, config.data.batch_size, config.train.epochs) == ("cifar100-lt-100", 512, 40)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import tempfile
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from relatum.arguments import _config_options as config_options
 from relatum.arguments import full_names, override
 from relatum.config import RunConfig
 from relatum.config_files import check
@@ -85,6 +87,7 @@ def parse_words(args: Sequence[str]) -> Words:
     for word in words:
         name, equals, value = word.partition("=")
         if name not in _TAKES_VALUE:
+            _refuse_slips(name)
             rest.append(word)
             continue
         given = value if equals else next(words, "")
@@ -95,6 +98,18 @@ def parse_words(args: Sequence[str]) -> Words:
         found[name] = given
     rounds, steps = (_count(name, found.get(name, default)) for name, default in (("--rounds", "5"), ("--steps", "10")))
     return Words(recipe, rounds, steps, found.get("--json", ""), tuple(rest))
+
+
+def _refuse_slips(name: str) -> None:
+    """Refuse what looks like an option of ours, and what means something to `relatum train` only."""
+    if name in ("--out", "--allow-changes"):
+        raise ConfigError(
+            f"relatum bench leaves no run behind, so {name} means nothing here; --json keeps the results."
+        )
+    known = full_names(RunConfig(), [name])[0].replace("_", "-") in config_options(RunConfig())
+    meant = difflib.get_close_matches(name, _TAKES_VALUE, n=1, cutoff=0.75)
+    if meant and not known:
+        raise ConfigError(f"unknown option {name}; did you mean '{meant[0]}'? (see relatum bench --help)")
 
 
 def settings(words: Words) -> list[tuple[str, RunConfig]]:
