@@ -24,8 +24,8 @@ from relatum.recipes.catalog import find_recipe, list_recipes
 FOLDER = Path(__file__).parents[1] / "docs"
 PAGES = sorted(FOLDER.glob("*.md"))
 EXPECTED = {
-    "batchformer-v2", "bench", "classifier-tools", "data", "distributed", "evaluate", "extending", "fast-training", "file-formats",
-    "index", "livt", "models", "objectives", "pitfalls", "pretraining", "probes", "recipes", "relation", "report",
+    "batchformer-v2", "bench", "classifier-tools", "data", "distributed", "evaluate", "extending", "fast-training",
+    "file-formats", "index", "livt", "models", "objectives", "pitfalls", "pretraining", "probes", "recipes", "relation", "report",
     "sweeps", "train",
 }  # fmt: skip
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
