@@ -25,8 +25,8 @@ FOLDER = Path(__file__).parents[1] / "docs"
 PAGES = sorted(FOLDER.glob("*.md"))
 EXPECTED = {
     "batchformer-v2", "bench", "classifier-tools", "data", "distributed", "evaluate", "extending", "fast-training",
-    "file-formats", "index", "livt", "models", "objectives", "pitfalls", "pretraining", "probes", "recipes", "relation", "report",
-    "sweeps", "train",
+    "file-formats", "index", "livt", "models", "objectives", "pitfalls", "pretraining", "probes", "recipes", "relation",
+    "report", "sweeps", "train",
 }  # fmt: skip
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 # A text block directly below a python block is what that block prints.
