@@ -234,19 +234,21 @@ class TrainConfig:
 
     epochs: int = ranged(90, 1)
     """Passes over the training samples."""
-    optimizer: Literal["sgd", "adamw"] = "sgd"
-    """The optimizer."""
+    optimizer: Literal["sgd", "adamw", "muon"] = "sgd"
+    """The optimizer. muon: orthogonal steps for the matrices and convolutions inside the model, adamw for the rest."""
     nesterov: bool = False
-    """Nesterov's momentum for sgd: look a step ahead. Off in the papers."""
+    """Nesterov's momentum for sgd and muon: look a step ahead. Off in the papers."""
     lr: float = ranged(0.1, 0.0)
     """Peak learning rate."""
     lr_batch: int = ranged(0, 0)
     """Images per step (batch_size x accumulate x processes) that `lr` is meant for: with twice as many, the rate
     doubles. 0: as it is."""
     momentum: float = ranged(0.9, 0.0, 1.0)
-    """Momentum of sgd; first beta of adamw."""
+    """Momentum of sgd and muon; first beta of adamw."""
     beta2: float = ranged(0.999, 0.0, 1.0)
     """Second beta of adamw."""
+    adamw_scale: float = ranged(0.04, 0.0)
+    """With muon: learning rate of what adamw trains (classifier, norms, biases, relation) over that of the rest."""
     weight_decay: float = ranged(5e-4, 0.0)
     """Weight decay of matrices; see decay_all."""
     layer_decay: float = ranged(1.0, 0.0, 1.0)

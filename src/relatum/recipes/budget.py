@@ -18,6 +18,7 @@ from relatum.data.loaders import Loaders
 from relatum.errors import ConfigError
 from relatum.processes import from_first, is_first
 from relatum.train import ClassificationTask, Display
+from relatum.train.allocator import keep_freed_memory
 from relatum.train.device import autocast, pick_device, pick_precision
 from relatum.train.optim import build_optimizer
 
@@ -81,6 +82,8 @@ def _time(task: ClassificationTask, loaders: Loaders, config: RunConfig) -> tupl
         torch.set_num_threads(train.threads)
     device = pick_device(train.device)
     precision = pick_precision(train.precision, device)
+    if device.type == "cpu":
+        keep_freed_memory()  # as the loop will: the steps are timed as they will be taken
     task.to(device)
     if train.channels_last:
         task.to(memory_format=torch.channels_last)

@@ -11,6 +11,7 @@ from torch import nn
 
 from relatum.config import TrainConfig
 from relatum.errors import ConfigError
+from relatum.models.find import find_classifier
 
 Named = Iterable[tuple[str, nn.Parameter]]
 
@@ -42,13 +43,34 @@ def model_groups(model: nn.Module, config: TrainConfig, without: Iterable[nn.Par
 
     Args:
         model: the model, which may carry a relation.
-        config: weight_decay, decay_all and layer_decay.
+        config: weight_decay, decay_all, layer_decay, and whether the optimizer is muon.
         without: parameters that have groups of their own, such as those of the relation.
 
     Raises:
         ConfigError: a layer decay for a model that does not tell its layers.
     """
-    elsewhere = {id(p) for p in without}
+    groups = _model_groups(model, config, {id(p) for p in without})
+    return divide_for_muon(groups, model) if config.optimizer == "muon" else groups
+
+
+def divide_for_muon(groups: list[dict[str, Any]], model: nn.Module) -> list[dict[str, Any]]:
+    """Divide each group into what Muon trains, the matrices and convolutions inside the model, and what AdamW does.
+
+    The latter, marked by timm's `use_fallback`, are vectors, positions and tokens, and the classifier: its rows are
+    classes, and an orthogonal step would move the rare ones as far as the frequent ones.
+    """
+    outside = {id(p) for _, head in find_classifier(model) for p in head.parameters()}
+    tokens = _never_decayed(model)
+    outside |= {id(p) for name, p in model.named_parameters() if name in tokens or p.ndim < 2}
+    divided = []
+    for group in groups:
+        for fallback in (False, True):
+            parameters = [p for p in group["params"] if (id(p) in outside) == fallback]
+            divided.append({**group, "params": parameters, "use_fallback": fallback})
+    return [group for group in divided if group["params"]]
+
+
+def _model_groups(model: nn.Module, config: TrainConfig, elsewhere: set[int]) -> list[dict[str, Any]]:
     host = [(name, p) for name, p in model.named_parameters() if id(p) not in elsewhere]
     if config.layer_decay == 1:
         return weight_decay_groups(host, config.weight_decay, config.decay_all, _never_decayed(model))

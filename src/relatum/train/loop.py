@@ -17,6 +17,7 @@ from relatum.batch import Batch
 from relatum.config import EvalConfig, TrainConfig
 from relatum.data.loaders import Loaders
 from relatum.processes import is_first, share_buffers, world
+from relatum.train.allocator import keep_freed_memory
 from relatum.train.choose import settle
 from relatum.train.describe import facts
 from relatum.train.device import autocast, pick_device, pick_precision
@@ -97,6 +98,8 @@ class _Trainer:
             torch.set_num_threads(config.threads)
         self.device = pick_device(config.device)
         self.precision = pick_precision(config.precision, self.device)
+        if self.device.type == "cpu":
+            keep_freed_memory()
         task.to(self.device)
         if config.channels_last:
             task.to(memory_format=torch.channels_last)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from timm.optim import Muon
 from torch import Tensor
 
 from relatum.config import TrainConfig
@@ -14,18 +15,17 @@ from relatum.errors import ConfigError
 
 # Shares such as 0.07 are not exact in binary: 0.07 x 100 is a little more than 7 and would act a step late.
 _ROUNDING = 1e-9
+# Of the AdamW beside Muon, whose own momentum `train.momentum` is.
+_ADAMW_BETA1 = 0.9
 
 
 def build_optimizer(groups: list[dict[str, Any]], config: TrainConfig) -> torch.optim.Optimizer:
     """Make the optimizer of `config` over parameter groups that may carry `lr_scale`."""
-    if config.optimizer == "sgd" and config.beta2 != TrainConfig.beta2:
-        raise ConfigError("train.beta2 is a setting of adamw, and sgd has none; leave it out, or use adamw.")
-    if config.nesterov and (config.optimizer != "sgd" or not config.momentum):
-        raise ConfigError(
-            "train.nesterov needs sgd with a momentum; set train.optimizer sgd and train.momentum, or drop it."
-        )
+    _check_settings(config)
     for group in groups:
         group["lr"] = config.lr * group.setdefault("lr_scale", 1.0)
+    if config.optimizer == "muon":
+        return _build_muon(groups, config)
     common: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay, "fused": _can_fuse(groups)}
     try:
         if config.optimizer == "sgd":
@@ -34,6 +34,44 @@ def build_optimizer(groups: list[dict[str, Any]], config: TrainConfig) -> torch.
         return in_one_layout(torch.optim.AdamW(groups, betas=(config.momentum, config.beta2), **common))
     except ValueError as error:  # a beta of 1, or nothing to train
         raise ConfigError(f"{config.optimizer} cannot be built: {error}; see the train settings.") from error
+
+
+def _check_settings(config: TrainConfig) -> None:
+    """Refuse settings that the chosen optimizer would ignore."""
+    if config.optimizer == "sgd" and config.beta2 != TrainConfig.beta2:
+        raise ConfigError("train.beta2 is a setting of adamw, and sgd has none; leave it out, or use adamw.")
+    if config.nesterov and (config.optimizer == "adamw" or not config.momentum):
+        raise ConfigError(
+            "train.nesterov needs sgd or muon with a momentum; set train.optimizer and train.momentum, or drop it."
+        )
+    if config.optimizer != "muon" and config.adamw_scale != TrainConfig.adamw_scale:
+        raise ConfigError(
+            f"train.adamw_scale is a setting of muon, and {config.optimizer} has none; leave it out, or use muon."
+        )
+
+
+def _build_muon(groups: list[dict[str, Any]], config: TrainConfig) -> torch.optim.Optimizer:
+    """Build timm's Muon, with AdamW for every group that is not marked as inner matrices (`groups.divide_for_muon`).
+
+    With Nesterov's momentum timm looks a step ahead in AdamW, too (NAdamW).
+    """
+    for group in groups:
+        group.setdefault("use_fallback", True)
+    try:
+        return Muon(
+            groups,
+            lr=config.lr,
+            momentum=config.momentum,
+            nesterov=config.nesterov,
+            # Singular values within a factor of two of each other are enough; five steps take two thirds longer.
+            ns_steps=3,
+            ns_coefficients="original",
+            adjust_lr_fn="original",
+            fallback_lr_scale=config.adamw_scale,
+            betas=(_ADAMW_BETA1, config.beta2),
+        )
+    except ValueError as error:
+        raise ConfigError(f"muon cannot be built: {error}; see the train settings.") from error
 
 
 def _can_fuse(groups: list[dict[str, Any]]) -> bool | None:
