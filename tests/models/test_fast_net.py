@@ -76,8 +76,8 @@ def test_whitening_changes_the_stem_only_and_freezes_it():
     before = {name: value.clone() for name, value in model.state_dict().items()}
     model.whiten(_images(16))
     changed = [name for name, value in model.state_dict().items() if not torch.equal(value, before[name])]
-    assert changed == ["stem.weight"]
-    assert [name for name, p in model.named_parameters() if not p.requires_grad] == ["stem.weight"]
+    assert changed == ["stem.weight", "stem.bias"]
+    assert [name for name, p in model.named_parameters() if not p.requires_grad] == changed
 
 
 def test_too_small_images_are_refused_with_the_cure():

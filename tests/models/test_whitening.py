@@ -57,7 +57,11 @@ def test_a_stem_has_both_signs_and_is_not_trained(images):
     stem = nn.Conv2d(3, 24, 2).double()
     whiten_stem(stem, images)
     torch.testing.assert_close(stem.weight[:12], -stem.weight[12:])
-    assert not stem.weight.requires_grad and stem.bias.requires_grad
+    assert not any(p.requires_grad for p in stem.parameters())
+    assert torch.equal(stem.bias, torch.zeros(24, dtype=torch.float64))
+    without = nn.Conv2d(3, 24, 2, bias=False).double()
+    whiten_stem(without, images)
+    assert torch.equal(without.weight, stem.weight)
 
 
 def test_wrong_stems_and_too_few_patches_are_refused(images):

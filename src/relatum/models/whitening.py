@@ -36,9 +36,10 @@ def whitening_filters(images: Tensor, side: int, floor: float = _FLOOR) -> Tenso
 
 
 def whiten_stem(stem: nn.Conv2d, images: Tensor) -> None:
-    """Set the weights of `stem` to whitening filters of `images` and to their negatives, and stop training them.
+    """Set the weights of `stem` to whitening filters of `images` and to their negatives, and stop training the stem.
 
-    Both signs are there because a rectifier behind the stem would lose half of each answer.
+    Both signs are there because a rectifier behind the stem would lose half of each answer. A bias becomes 0 and stays
+    so: to train it, the next layer would have to compute the gradient of its input, a twentieth of a training step.
 
     Args:
         stem: a convolution with two filters for each direction of its patches.
@@ -53,4 +54,6 @@ def whiten_stem(stem: nn.Conv2d, images: Tensor) -> None:
         )
     with torch.no_grad():
         stem.weight.copy_(torch.cat([filters, -filters]))
-    stem.weight.requires_grad_(False)
+        if stem.bias is not None:
+            stem.bias.zero_()
+    stem.requires_grad_(False)

@@ -1,7 +1,7 @@
 """Memory that stays with the process: a training step asks for the same buffers again and again.
 
-Glibc gives large blocks back to the system as soon as they are freed. The next step gets fresh pages for them, which the
-system clears one by one: measured, seven percent of a training step of a small network on two cores.
+Glibc gives large blocks back to the system as soon as they are freed. The next step gets fresh pages for them, which
+the system clears one by one: measured, seven percent of a training step of a small network on two cores.
 """
 
 from __future__ import annotations
