@@ -9,10 +9,11 @@ import torch
 from tiny import EVERYTHING, TRAIN, SignalAt, fit_everything, newest, task
 from torch import nn
 
-from relatum.config import TrainConfig
+from relatum.config import RunConfig, TrainConfig
 from relatum.errors import ConfigError
 from relatum.models import create_model
 from relatum.objectives import CrossEntropy
+from relatum.recipes.pretraining_settings import pretrain_train
 from relatum.train import ClassificationTask
 from relatum.train.optim import build_optimizer
 
@@ -89,6 +90,12 @@ IGNORED = [
 def test_what_would_be_ignored_is_refused(changes):
     with pytest.raises(ConfigError, match=r"adamw_scale|nesterov"):
         build_optimizer([{"params": [nn.Parameter(torch.zeros(2, 2))]}], TrainConfig(**changes))
+
+
+def test_a_first_stage_keeps_its_adamw():
+    config = RunConfig(train=replace(MUON, adamw_scale=0.1))
+    parameter = nn.Parameter(torch.zeros(2, 2))
+    assert isinstance(build_optimizer([{"params": [parameter]}], pretrain_train(config)), torch.optim.AdamW)
 
 
 def test_a_stopped_run_goes_on_in_the_same_bits(tmp_path):

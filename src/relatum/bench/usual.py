@@ -100,10 +100,10 @@ class UsualWay:
         )
         trained = [p for p in self.task.parameters() if p.requires_grad]
         self.optimizer: torch.optim.Optimizer
-        if train.optimizer == "sgd":
-            self.optimizer = torch.optim.SGD(trained, 1e-3, train.momentum, weight_decay=train.weight_decay)
-        else:
+        if train.optimizer == "adamw":
             self.optimizer = torch.optim.AdamW(trained, 1e-4, weight_decay=train.weight_decay)
+        else:  # nobody's usual way is muon: a convolutional network has sgd
+            self.optimizer = torch.optim.SGD(trained, 1e-3, train.momentum, weight_decay=train.weight_decay)
         self._device = next(self.task.parameters()).device
 
     def images_per_second(self, steps: int) -> float:

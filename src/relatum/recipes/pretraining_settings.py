@@ -45,6 +45,8 @@ def pretrain_train(config: RunConfig) -> TrainConfig:
         config.train,
         epochs=settings.epochs,
         optimizer="adamw",
+        nesterov=False,
+        adamw_scale=TrainConfig.adamw_scale,
         lr=settings.lr,
         lr_batch=LR_BATCH,
         momentum=0.9,
