@@ -18,9 +18,7 @@ from relatum.errors import ConfigError
 
 CONFIGS = [kind for kind in vars(config_module).values() if isinstance(kind, type) and is_dataclass(kind)]
 ROOMS = {
-    f.name: type(getattr(RunConfig(), f.name))
-    for f in fields(RunConfig)
-    if f.name not in ("out", "allow_changes", "stages")
+    f.name: type(getattr(RunConfig(), f.name)) for f in fields(RunConfig) if is_dataclass(getattr(RunConfig(), f.name))
 }
 
 
@@ -75,7 +73,7 @@ def test_every_setting_has_a_sentence(kind):
         ("[train]\nlr = -0.1", r"'train.lr' is -0.1; it must be at least 0"),
         ("[train]\nmomentum = 1.5", r"'train.momentum' is 1.5; it must be between 0 and 1"),
         ("[data]\nval_fraction = 0.95", r"'data.val_fraction' is 0.95; it must be between 0 and 0.9"),
-        ("[train]\noptimizer = 'sdg'", r"'train.optimizer' is 'sdg'; did you mean 'sgd'\? valid: adamw, sgd"),
+        ("[train]\noptimizer = 'sdg'", r"'train.optimizer' is 'sdg'; did you mean 'sgd'\? valid: adamw, muon, sgd"),
         ("[train]\noptimizer = ['sgd']", r"'train.optimizer' is \['sgd'\]"),
         ("[objective]\nname = 'balanced_softmax'", r"did you mean 'balanced-softmax'"),
         ("[relation]\nname = true", r"'relation.name' is True"),
@@ -186,7 +184,7 @@ def _value(hint, limits):
         if typing.get_origin(inner) is typing.Literal:
             entry = st.sampled_from(typing.get_args(inner))
         else:
-            entry = _WORDS if inner is str else st.floats(0, 1)
+            entry = {str: _WORDS, int: st.integers(0, 2**63 - 1), float: st.floats(0, 1)}[inner]
         return st.lists(entry, max_size=3).map(tuple)
     if "above" in limits:
         return st.floats(limits["above"], limits["below"], exclude_min=True, exclude_max=True)
