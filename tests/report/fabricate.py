@@ -149,7 +149,7 @@ def config(method: Method, seed: int, epochs: int, rule: str) -> RunConfig:
 def toml(settings: RunConfig) -> str:
     """JSON scalars and lists are TOML too."""
     tables = dataclasses.asdict(settings)
-    lines = [f"{key} = {json.dumps(tables.pop(key))}" for key in ("out", "allow_changes", "stages")]
+    lines = [f"{key} = {json.dumps(tables.pop(key))}" for key in ("out", "allow_changes", "minutes", "stages")]
     for table, values in tables.items():
         lines += ["", f"[{table}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
     return "\n".join(lines) + "\n"

@@ -15,7 +15,7 @@ import torch
 from relatum.train.allocator import keep_freed_memory
 done = keep_freed_memory() if sys.argv[1] == "keep" else True
 def work():
-    blocks = [torch.ones(4_000_000) for _ in range(4)]
+    blocks = [torch.ones(12_000_000) for _ in range(2)]  # glibc by itself keeps blocks of up to 32 MB
 work()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(10):
@@ -25,7 +25,7 @@ print(int(done), resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 def pages(way: str) -> int:
-    """Pages given to a process that asks for 64 MB and frees them, ten times."""
+    """Pages given to a process that asks for 96 MB and frees them, ten times."""
     answer = subprocess.run([sys.executable, "-c", CHILD, way], capture_output=True, text=True, check=True)
     done, count = answer.stdout.split()
     if done == "0":

@@ -87,26 +87,25 @@ def in_one_layout(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     and do not look at strides: with weights in channels-last and a contiguous gradient, or a contiguous momentum as a
     checkpoint gives it back, they would pair the wrong ones, silently.
     """
-
-    def gradients(_: torch.optim.Optimizer, __: Any, ___: Any) -> None:
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None and parameter.grad.stride() != parameter.stride():
-                    parameter.grad = _as_laid(parameter, parameter.grad)
-
-    def states(_: torch.optim.Optimizer) -> None:
-        for parameter, state in optimizer.state.items():
-            for name, value in state.items():
-                if (
-                    isinstance(value, Tensor)
-                    and value.shape == parameter.shape
-                    and value.stride() != parameter.stride()
-                ):
-                    state[name] = _as_laid(parameter, value)
-
-    optimizer.register_step_pre_hook(gradients)
-    optimizer.register_load_state_dict_post_hook(states)
+    # Functions of this file, not closures: an optimizer that its own hooks hold would live on, with its checkpoint,
+    # until the garbage collector comes by.
+    optimizer.register_step_pre_hook(_lay_gradients)
+    optimizer.register_load_state_dict_post_hook(_lay_states)
     return optimizer
+
+
+def _lay_gradients(optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is not None and parameter.grad.stride() != parameter.stride():
+                parameter.grad = _as_laid(parameter, parameter.grad)
+
+
+def _lay_states(optimizer: torch.optim.Optimizer) -> None:
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape and value.stride() != parameter.stride():
+                state[name] = _as_laid(parameter, value)
 
 
 def _as_laid(parameter: Tensor, values: Tensor) -> Tensor:
