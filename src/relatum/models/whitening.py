@@ -39,7 +39,7 @@ def whiten_stem(stem: nn.Conv2d, images: Tensor) -> None:
     """Set the weights of `stem` to whitening filters of `images` and to their negatives, and stop training the stem.
 
     Both signs are there because a rectifier behind the stem would lose half of each answer. A bias becomes 0 and stays
-    so: to train it, the next layer would have to compute the gradient of its input, a twentieth of a training step.
+    so: to train it, the next layer would have to compute the gradient of its input, a twentieth of all products.
 
     Args:
         stem: a convolution with two filters for each direction of its patches.

@@ -63,7 +63,7 @@ def _build_muon(groups: list[dict[str, Any]], config: TrainConfig) -> torch.opti
             lr=config.lr,
             momentum=config.momentum,
             nesterov=config.nesterov,
-            # Singular values within a factor of two of each other are enough; five steps take two thirds longer.
+            # As few as quick trainings use; the usual five would take two thirds longer.
             ns_steps=3,
             ns_coefficients="original",
             adjust_lr_fn="original",
