@@ -101,8 +101,11 @@ def test_runs_of_a_seed_share_their_first_stage(make_claim, tmp_path):
 def test_training_stopping_going_on_and_taking_in(make_claim, tmp_path, monkeypatch, capsys):
     claim = make_claim(TINY)
     work = tmp_path / "work"
-    assert run_claim(claim, Options(work, jobs=2, minutes=1 / 60)) == 0  # too short to import torch
-    assert "the time is over; 3 runs are left" in capsys.readouterr().out and checked_rows(claim) == []
+    assert run_claim(claim, Options(work, jobs=2, minutes=1 / 60)) == 0
+    # What had begun may come to its end, on a quick machine; the third never begins.
+    left = 3 - len(checked_rows(claim))
+    assert left >= 1 and f"the time is over; {left} runs are left" in capsys.readouterr().out
+    assert not (work / "bf-s1").exists()
 
     assert run_claim(claim, Options(work, jobs=2, seeds=[0])) == 0
     rows = checked_rows(claim)
