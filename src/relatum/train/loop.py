@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from relatum.batch import Batch
 from relatum.config import EvalConfig, TrainConfig
 from relatum.data.loaders import Loaders
+from relatum.models.attention import quick_attention
 from relatum.processes import is_first, share_buffers, world
 from relatum.train.allocator import keep_freed_memory
 from relatum.train.choose import settle
@@ -206,7 +207,8 @@ class _Trainer:
         parts = []
         for number, micro in enumerate(group, 1):
             batch = micro.to(self.device, channels_last=self.config.channels_last)
-            with self.parallel.keep_to_itself(number < len(group)):
+            # Around the backward pass as well: a checkpointed block runs again there, and must do the same then.
+            with self.parallel.keep_to_itself(number < len(group)), quick_attention(self.task):
                 with autocast(self.precision, self.device):
                     output = self.parallel(batch)
                 (output["loss"] / len(group)).backward()
@@ -273,7 +275,8 @@ class _Trainer:
         loader, config = self.loaders.evals[split], replace(self.evaluation, bootstrap=bootstrap)
         how = {"device": self.device, "precision": self.precision, "channels_last": self.config.channels_last}
         share_buffers(self._measured_model)
-        with memory_explained(f"the evaluation of {split}", loader.batch_size, self.precision, evaluating=True):
+        explained = memory_explained(f"the evaluation of {split}", loader.batch_size, self.precision, evaluating=True)
+        with explained, quick_attention(self._measured_model):
             return self.task.evaluate(self._measured_model, loader, self.loaders.prior, config, split=split, **how)
 
     def _enough(self) -> bool:

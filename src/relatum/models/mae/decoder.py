@@ -8,7 +8,7 @@ from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 
 from relatum.errors import ConfigError, ModelError
-from relatum.models.mae.attention import quick_attention
+from relatum.models.attention import quick_attention
 from relatum.models.mae.patches import select
 from relatum.models.mae.positions import Grid, sincos_positions
 
@@ -47,7 +47,7 @@ class Decoder(nn.Module):
             (N, L, P); with a relation on the blocks, (N + M, L, P).
         """
         tokens = self._whole(self.embed(codes), ids_restore) + self.pos_embed
-        with quick_attention(self.blocks, tokens):
+        with quick_attention(self.blocks):
             tokens = self.blocks(tokens)
         prediction: Tensor = self.pred(self.norm(tokens[:, 1:]))
         return prediction

@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from relatum.errors import ConfigError, ModelError
-from relatum.models.mae.attention import quick_attention
+from relatum.models.attention import quick_attention
 from relatum.models.mae.checks import check_encoder
 from relatum.models.mae.decoder import Decoder
 from relatum.models.mae.masks import TokenMask, check_mask, draw_mask, mask_from_noise
@@ -144,7 +144,7 @@ class MaskedAutoencoder(nn.Module):
         encoder: Any = self.encoder
         if encoder.grad_checkpointing:  # the blocks run again during backward and must do the same then
             return checkpoint_seq(encoder.blocks, tokens)
-        with quick_attention(encoder.blocks, tokens):
+        with quick_attention(encoder.blocks):
             return encoder.blocks(tokens)
 
     def restore(self, prediction: Tensor, images: Tensor) -> Tensor:

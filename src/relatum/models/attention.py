@@ -17,28 +17,33 @@ _LONGEST = {torch.float32: 64, torch.bfloat16: 300}
 
 
 @contextmanager
-def quick_attention(blocks: nn.Module, tokens: Tensor) -> Iterator[None]:
-    """Inside, the attentions in `blocks` are computed the faster way; afterwards they are as they were.
+def quick_attention(model: nn.Module) -> Iterator[None]:
+    """Inside, every attention of timm in `model` is computed the faster way for what it is given; afterwards as before.
 
     Both ways are timm's own and differ by rounding. What was not fused before stays so.
 
     Args:
-        blocks: of a timm ViT.
-        tokens: (N, L, C), what they will be given.
+        model: a timm ViT, parts of one, or anything that contains them; other models are left alone.
     """
-    fused: list[Any] = [part for part in blocks.modules() if vars(part).get("fused_attn")] if _short(tokens) else []
-    for part in fused:
-        part.fused_attn = False
+    fused: list[Any] = [part for part in model.modules() if vars(part).get("fused_attn")]
+    handles = [part.register_forward_pre_hook(_choose) for part in fused]
     try:
         yield
     finally:
+        for handle in handles:
+            handle.remove()
         for part in fused:
             part.fused_attn = True
 
 
+def _choose(attention: Any, inputs: tuple[Any, ...]) -> None:
+    """Set timm's switch, before each call: what is long in one stage may be short in the next."""
+    attention.fused_attn = not (inputs and _short(inputs[0]))
+
+
 def _short(tokens: Tensor) -> bool:
-    """Whether the plain way is the faster one here."""
-    if tokens.device.type != "cpu":
+    """Whether the plain way is the faster one for tokens (N, L, C)."""
+    if tokens.device.type != "cpu" or tokens.ndim != 3:
         return False
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else tokens.dtype
     return tokens.shape[1] <= _LONGEST.get(dtype, 0)

@@ -1,0 +1,103 @@
+"""The choice between timm's fused and plain attention."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from relatum.config import DataConfig, ModelConfig, RunConfig, TrainConfig
+from relatum.models.attention import _choose, quick_attention
+from relatum.models.mae import MaskedAutoencoder
+from relatum.models.small_vit import small_vit
+from relatum.recipes import classification
+from relatum.train import Display, fit
+
+
+def fused(blocks):
+    return [block.attn.fused_attn for block in blocks]
+
+
+def vit():
+    torch.manual_seed(0)
+    return small_vit("vit-pico-p8", 1)
+
+
+def ways(blocks, tokens):
+    """Whether each block took the fused way."""
+    seen = []
+    handles = [block.attn.register_forward_hook(lambda attn, *_: seen.append(attn.fused_attn)) for block in blocks]
+    with torch.no_grad():
+        blocks(tokens)
+    for handle in handles:
+        handle.remove()
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("length", "dtype", "plain"),
+    [(64, torch.float32, True), (65, torch.float32, False), (300, torch.bfloat16, True), (301, torch.bfloat16, False)],
+)
+def test_short_sequences_take_the_plain_way_and_the_flags_come_back(length, dtype, plain):
+    blocks = vit().blocks.to(dtype)
+    with quick_attention(blocks):
+        assert ways(blocks, torch.ones(1, length, 64, dtype=dtype)) == [not plain] * 6
+    assert all(fused(blocks)) and all(ways(blocks, torch.ones(1, length, 64, dtype=dtype)))
+
+
+def test_each_call_is_judged_by_itself():
+    blocks = vit().blocks
+    with quick_attention(blocks):
+        assert [ways(blocks, torch.ones(1, length, 64))[0] for length in (20, 100, 20)] == [False, True, False]
+
+
+def test_the_precision_of_autocast_counts_not_that_of_the_tokens():
+    blocks = vit().blocks
+    with torch.autocast("cpu", dtype=torch.bfloat16), quick_attention(blocks):
+        assert not any(ways(blocks, torch.ones(1, 100, 64)))
+
+
+def test_other_devices_and_maps_of_other_shapes_keep_the_fused_way():
+    blocks = vit().to("meta").blocks
+    with quick_attention(blocks):
+        assert all(ways(blocks, torch.empty(1, 5, 64, device="meta")))
+        blocks[0].attn.fused_attn = False
+        _choose(blocks[0].attn, (torch.ones(1, 64, 5, 5),))
+        assert blocks[0].attn.fused_attn
+
+
+def test_what_was_not_fused_stays_so_and_an_error_leaves_no_trace():
+    blocks = vit().blocks
+    blocks[2].attn.fused_attn = False
+    with pytest.raises(RuntimeError, match="inside"), quick_attention(blocks), quick_attention(blocks):
+        assert not any(ways(blocks, torch.ones(1, 5, 64)))
+        raise RuntimeError("inside")
+    assert fused(blocks) == [True, True, False, True, True, True]
+    assert not any(block.attn._forward_pre_hooks for block in blocks)
+
+
+def test_the_loop_trains_and_evaluates_the_quick_way():
+    seen = {}
+    data, model = DataConfig(kind="shapes", largest=10, batch_size=16), ModelConfig(name="vit-pico-p8")
+    task, loaders = classification.build(RunConfig(data=data, model=model))
+    for block in task.model.blocks:
+        block.attn.register_forward_hook(lambda attn, *_: seen.setdefault(attn.training, []).append(attn.fused_attn))
+    fit(task, loaders, TrainConfig(epochs=1, max_steps=1), display=Display(quiet=True))
+    assert seen.keys() == {True, False} and not any(seen[True]) and not any(seen[False])
+    assert all(fused(task.model.blocks))
+
+
+def test_both_ways_give_the_same_gradients():
+    torch.manual_seed(0)
+    model, images, noise = MaskedAutoencoder(vit(), 32, 2, 2), torch.randn(3, 3, 32, 32), torch.rand(3, 16)
+    seen = []
+    model.encoder.blocks[0].attn.register_forward_hook(lambda attn, *_: seen.append(attn.fused_attn))
+    gradients = []
+    for switched in (True, False):
+        model.zero_grad()
+        if not switched:  # float64 has no entry in the table: the fused way is taken
+            model, images, noise = model.double(), images.double(), noise.double()
+        model(images, noise=noise).loss.backward()
+        gradients.append([p.grad.double() for p in model.parameters() if p.requires_grad])
+    assert seen == [False, True]
+    for plain, reference in zip(*gradients, strict=True):
+        torch.testing.assert_close(plain, reference, rtol=1e-4, atol=1e-6)
