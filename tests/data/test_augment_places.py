@@ -54,15 +54,20 @@ def test_flip_mirrors_half_of_the_images():
 
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
-def test_resized_crop_equals_torchvision_for_the_same_box(interpolation):
-    images = noise(5, 40, 52)
+@pytest.mark.parametrize("sides", [(40, 52), (32, 32), (40, 80)])  # small ones are resized all at once
+def test_resized_crop_equals_torchvision_for_the_same_box(interpolation, sides):
+    images = noise(50, *sides)
     crop = RandomResizedCrop(24, interpolation=interpolation)
-    boxes = crop.sample(5, 40, 52, seeded())
+    boxes = crop.sample(50, *sides, seeded())
+    boxes[:2] = torch.tensor([[0, 0, *sides], [sides[0] - 1, 0, 1, 2]])  # all of it, and nearly nothing
     got = crop.apply(images, boxes)
+    assert got.dtype == torch.uint8
     for i, box in enumerate(boxes.tolist()):
         mode = v2.InterpolationMode(interpolation)
         want = tv.resized_crop(images[i], *box, size=[24, 24], interpolation=mode, antialias=True)
-        assert (got[i].int() - want.int()).abs().max() <= 1
+        off = (got[i].int() - want.int()).abs()
+        # Torch rounds its weights to integers, for bytes.
+        assert off.max() <= 2 and (off > 1).float().mean() < 0.005
 
 
 @pytest.mark.parametrize("scale", [(0.08, 1.0), (0.2, 1.0)])

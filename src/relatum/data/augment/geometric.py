@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from relatum.data.augment.resize import LARGEST, resize_boxes
+
 
 def remap(images: Tensor, x: Tensor, y: Tensor, fill: Tensor | None = None) -> Tensor:
     """Give each output place the pixel at column `x`, row `y` of its image, or `fill` when that lies outside.
@@ -116,6 +118,8 @@ class RandomResizedCrop:
 
     def apply(self, images: Tensor, boxes: Tensor) -> Tensor:
         """Cut and resize: (N, 3, H, W) to (N, 3, size, size)."""
+        if max(images.shape[-2:]) <= LARGEST and images.dtype == torch.uint8:
+            return resize_boxes(images, boxes, self.size, self.interpolation)
         side = (self.size, self.size)
         parts = [
             functional.interpolate(image[None, :, y : y + h, x : x + w], side, mode=self.interpolation, antialias=True)
