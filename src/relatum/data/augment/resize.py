@@ -16,8 +16,9 @@ LARGEST = 64  # sides of images; above, most of a matrix would be zeros
 
 
 def resize_boxes(images: Tensor, boxes: Tensor, size: int, mode: str) -> Tensor:
-    """Cut and resize, antialiased; as torch's own resize of each box up to rounding (two levels in a thousandth of
-    the pixels, one in others).
+    """Cut and resize, antialiased; as torch's own resize of each box.
+
+    Up to rounding: torch rounds its weights to integers. Few pixels are two levels off, the others one at most.
 
     Args:
         images: (N, C, H, W) uint8, sides of at most `LARGEST`.
