@@ -57,13 +57,14 @@ def run(scale, monkeypatch, tmp_path, works):
 
 def test_everything_is_measured_at_every_size(scale, tmp_path, capsys):
     out = tmp_path / "lines.json"
-    assert scale.main(["--sizes", "500", "2000", "--repeats", "1", "--json", str(out)]) == 0
+    code = scale.main(["--sizes", "500", "2000", "--repeats", "1", "--json", str(out)])
     lines = json.loads(out.read_text())["lines"]
     names = ["start-up to the first batch", "inspect, not decoding", "resume", "order: deferred (drs)"]
     names += [f"order: {name}" for name in scale.scale_work.SAMPLERS]
     assert {(line["name"], line["entries"]) for line in lines[1:]} == {(n, size) for n in names for size in (500, 2000)}
     assert all(line["cpu"] > 0 and line["total"] >= lines[0]["total"] > 100 for line in lines[1:])
-    assert "all bars are met" in capsys.readouterr().out
+    # Whether the bars are met is for `make scale` to say: beside other work so short a measurement is not to be trusted.
+    assert ("all bars are met" in capsys.readouterr().out) == (code == 0)
 
 
 def test_what_grows_linearly_passes_and_what_grows_faster_does_not(scale, monkeypatch, tmp_path, capsys):
