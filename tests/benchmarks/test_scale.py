@@ -63,7 +63,7 @@ def test_everything_is_measured_at_every_size(scale, tmp_path, capsys):
     names += [f"order: {name}" for name in scale.scale_work.SAMPLERS]
     assert {(line["name"], line["entries"]) for line in lines[1:]} == {(n, size) for n in names for size in (500, 2000)}
     assert all(line["cpu"] > 0 and line["total"] >= lines[0]["total"] > 100 for line in lines[1:])
-    # Whether the bars are met is for `make scale` to say: beside other work so short a measurement is not to be trusted.
+    # Whether the bars are met is for `make scale` to say: so short a measurement beside other work says little.
     assert ("all bars are met" in capsys.readouterr().out) == (code == 0)
 
 

@@ -21,7 +21,7 @@ from relatum.data.quarantine import Quarantine, set_aside
 from relatum.data.sampler_base import Sampler
 from relatum.data.samplers import build_sampler
 from relatum.data.seeding import generator_for
-from relatum.data.sizes import SizeSchedule, size_schedule
+from relatum.data.sizes import SizeSchedule, first_epoch_at, size_schedule
 from relatum.data.source import ImageSource
 from relatum.data.splits import open_splits
 from relatum.data.workers import EvalItems, KeyBatches, TrainItems, count_repetitions, stream
@@ -44,6 +44,7 @@ class TrainLoader:
         images: all images (N, 3, S, S) uint8, where they do; smaller where the augmentation enlarges its crop.
         mixer: mixup or cutmix over each batch.
         sizes: progressive resolution; None shows all epochs at one size.
+        calm_from: first epoch without AutoAugment or RandAugment; None: they stay.
     """
 
     def __init__(
@@ -58,12 +59,14 @@ class TrainLoader:
         images: Tensor | None = None,
         mixer: Mixer | None = None,
         sizes: SizeSchedule | None = None,
+        calm_from: int | None = None,
     ) -> None:
         if len(source) < 2:
             raise DataError(f"{source.name} has {len(source)} training sample; training needs at least two.")
         self.source, self.sampler, self.augment, self.mixer = source, sampler, augment, mixer
         self.batch_size = min(batch_size, len(sampler))
         self.seed, self.workers, self.images, self.sizes = seed, workers, images, sizes
+        self.calm_from = calm_from
         self.targets = torch.from_numpy(source.targets)
 
     def __len__(self) -> int:
@@ -77,7 +80,7 @@ class TrainLoader:
         """
         self._check_place(epoch, start)
         if self.images is None:
-            items = TrainItems(self.source, self.augment, self.seed, epoch, self.sampler.rank)
+            items = TrainItems(self.source, self.augment_at(epoch), self.seed, epoch, self.sampler.rank)
             batches = stream(items, self.keys(epoch, start), self.workers)
         else:
             batches = self._from_memory(self.images, self.sampler.indices(epoch), epoch, start)
@@ -85,6 +88,11 @@ class TrainLoader:
             if self.mixer is not None:
                 batch = self.mixer(batch, generator_for("mixing", self.seed, epoch, position, self.sampler.rank))
             yield batch if self.sizes is None else self.sizes.shrink(batch, epoch)
+
+    def augment_at(self, epoch: int) -> TrainAugment:
+        """Return the augmentation of an epoch."""
+        calm = self.calm_from is not None and epoch >= self.calm_from
+        return self.augment.without_policy() if calm else self.augment
 
     def keys(self, epoch: int, start: int = 0) -> KeyBatches:
         """Return which samples each batch of `epoch` from position `start` on holds; no image is read."""
@@ -99,10 +107,11 @@ class TrainLoader:
     def _from_memory(self, images: Tensor, order: npt.NDArray[np.int64], epoch: int, start: int) -> Iterator[Batch]:
         # Prepared in this thread: it costs a few percent of a training step on the CPU, which is all that a second
         # thread could hide, and only where a core is idle.
+        augment = self.augment_at(epoch)
         for position in range(start, len(self)):
             index = torch.from_numpy(order[position * self.batch_size : (position + 1) * self.batch_size])
             generator = generator_for("batch", self.seed, epoch, position, self.sampler.rank)
-            yield Batch(self.augment(images.index_select(0, index), generator), self.targets[index], index)
+            yield Batch(augment(images.index_select(0, index), generator), self.targets[index], index)
 
 
 class EvalLoader:
@@ -262,7 +271,19 @@ def _train_loader(
         images=images,
         mixer=mixer,
         sizes=sizes,
+        calm_from=_calm_from(config, augment, epochs),
     )
+
+
+def _calm_from(config: DataConfig, augment: TrainAugment, epochs: int) -> int | None:
+    if config.policy_end == 1:
+        return None
+    if augment.policy is None:
+        raise ConfigError(
+            f"data.policy_end is {config.policy_end:g}, but data.augment {config.augment} has no policy to end; "
+            "set data.augment to autoaugment, randaugment or deit, or data.policy_end to 1."
+        )
+    return first_epoch_at(config.policy_end, epochs)
 
 
 def _eval_loader(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch.nn.functional as F
@@ -12,6 +13,11 @@ from relatum.errors import ConfigError
 
 # Shares such as 0.07 are not exact in binary: 0.07 x 100 is a little more than 7 and would act an epoch late.
 _ROUNDING = 1e-9
+
+
+def first_epoch_at(share: float, epochs: int) -> int:
+    """Return the first epoch, counted from 0, that begins with `share` of the epochs done or more."""
+    return math.ceil(share * epochs - _ROUNDING)
 
 
 @dataclass(frozen=True)
@@ -30,7 +36,7 @@ class SizeSchedule:
 
     def at(self, epoch: int) -> int:
         """Return the side of the images in `epoch`, counted from 0."""
-        passed = sum(epoch + _ROUNDING >= end * self.epochs for end in self.ends[:-1])
+        passed = sum(epoch >= first_epoch_at(end, self.epochs) for end in self.ends[:-1])
         return self.sizes[passed]
 
     def shares(self) -> dict[int, float]:

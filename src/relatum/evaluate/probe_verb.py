@@ -87,7 +87,9 @@ def _features(path: Path, pool: str, data_root: str, methods: tuple[str, ...], k
     encoder, config = _encoder_of(path)
     data = replace(config.data, root=data_root) if data_root else config.data
     # The order and the augmentation of training do not matter here: each image is seen once, as at evaluation.
-    loaders = build_loaders(replace(data, augment="none", mixup=0.0, cutmix=0.0), seed=config.train.seed)
+    loaders = build_loaders(
+        replace(data, augment="none", policy_end=1.0, mixup=0.0, cutmix=0.0), seed=config.train.seed
+    )
     check_probe(methods, k, len(loaders.train.source))
     with bar("features") as show:
         splits = encode_splits(

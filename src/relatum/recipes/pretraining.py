@@ -126,8 +126,8 @@ def _judge(config: RunConfig, folder: Path, display: Display) -> None:
     if not config.pretrain.neighbours or (folder / PROBE_FILE).exists() or no_labels:
         return
     size = {"image_size": config.pretrain.image_size, "resize": 0} if config.pretrain.image_size else {}
-    plain = {"augment": "none", "mixup": 0.0, "cutmix": 0.0, "erasing": 0.0, "cutout": 0, "repeats": 1}
-    data = replace(config.data, **plain, **size)  # type: ignore[arg-type]
+    plain = {"augment": "none", "policy_end": 1.0, "mixup": 0.0, "cutmix": 0.0, "erasing": 0.0, "cutout": 0}
+    data = replace(config.data, repeats=1, **plain, **size)  # type: ignore[arg-type]
     loaders = build_loaders(data, seed=config.train.seed, rank=0, world=1)  # the first process judges alone
     if not loaders.evals:
         return

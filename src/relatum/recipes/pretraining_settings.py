@@ -72,6 +72,7 @@ def _data(config: RunConfig) -> DataConfig:
         config.data,
         augment=settings.augment,
         batch_size=settings.batch_size,
+        policy_end=1.0,
         cutout=0,
         erasing=0.0,
         repeats=1,

@@ -6,6 +6,8 @@ process, one large image at a time (n = 1). So both have the same distributions.
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -72,6 +74,12 @@ class TrainAugment:
         if self.erasing is not None:
             values = self.erasing.apply(values, self.erasing.sample(n, h, w, generator), generator)
         return values
+
+    def without_policy(self) -> TrainAugment:
+        """Return the same augmentation without AutoAugment or RandAugment."""
+        calm = copy.copy(self)
+        calm.policy = None
+        return calm
 
     def one(self, image: npt.NDArray[np.uint8], generator: torch.Generator) -> Tensor:
         """Augment one image of any size: (H, W, 3) uint8 to (3, S, S) float32."""
