@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from relatum import build_loaders
-from relatum.config import DataConfig
+from relatum.config import DataConfig, PretrainConfig, RunConfig
 from relatum.data.augment.policies import AutoAugment
 from relatum.data.sizes import first_epoch_at
 from relatum.errors import ConfigError
+from relatum.recipes.pretraining_settings import pretrain_data
 
 
 def loader(epochs=10, **options):
@@ -61,6 +62,12 @@ def test_without_a_policy_nothing_could_end():
     data = DataConfig(kind="shapes", largest=20, augment="weak", policy_end=0.5)
     with pytest.raises(ConfigError, match=r"data.policy_end is 0.5, but data.augment weak has no policy.*autoaugment"):
         build_loaders(data, epochs=10)
+
+
+def test_masked_pretraining_has_no_policy_and_does_not_mind():
+    data = DataConfig(kind="shapes", augment="autoaugment", policy_end=0.5)
+    first = pretrain_data(RunConfig(data=data, pretrain=PretrainConfig(method="mae")))
+    assert first.policy_end == 1 and first.augment == "crop"
 
 
 def test_shares_that_binary_cannot_hold_begin_where_they_should():
