@@ -26,7 +26,7 @@ PAGES = sorted(FOLDER.glob("*.md"))
 EXPECTED = {
     "batchformer-v2", "bench", "classifier-tools", "data", "distributed", "evaluate", "extending", "fast-training",
     "file-formats", "index", "livt", "models", "objectives", "pitfalls", "pretraining", "probes", "recipes", "relation",
-    "report", "sweeps", "train",
+    "report", "sweeps", "train", "when-it-helps",
 }  # fmt: skip
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 # A text block directly below a python block is what that block prints.
