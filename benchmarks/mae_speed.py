@@ -35,8 +35,8 @@ from mae_rivals import RIVALS, Loss
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
+from relatum.models.attention import quick_attention
 from relatum.models.mae import MaskedAutoencoder, create_mae, patchify, reconstruction_loss
-from relatum.models.mae.attention import quick_attention
 from relatum.models.mae.patches import normalise_patches
 from relatum.train.device import autocast
 
@@ -96,7 +96,7 @@ def plain_encoder(model: MaskedAutoencoder) -> tuple[nn.Module, Loss]:
     plain.pos_embed.requires_grad_(True)  # as in fine-tuning
 
     def loss(images: Tensor) -> Tensor:
-        with quick_attention(plain.blocks, plain.pos_embed):
+        with quick_attention(plain.blocks):
             logits = plain(images)
         return nn.functional.cross_entropy(logits.float(), torch.arange(len(images)) % CLASSES)
 
