@@ -9,8 +9,9 @@ from relatum.config import DataConfig, ModelConfig, RunConfig, TrainConfig
 from relatum.models.attention import _choose, quick_attention
 from relatum.models.mae import MaskedAutoencoder
 from relatum.models.small_vit import small_vit
-from relatum.recipes import classification
+from relatum.recipes import budget, classification
 from relatum.train import Display, fit
+from relatum.train.choose import Setting, measure
 
 
 def fused(blocks):
@@ -75,14 +76,28 @@ def test_what_was_not_fused_stays_so_and_an_error_leaves_no_trace():
     assert not any(block.attn._forward_pre_hooks for block in blocks)
 
 
-def test_the_loop_trains_and_evaluates_the_quick_way():
+DATA = DataConfig(kind="shapes", largest=10, batch_size=16)
+CONFIG = RunConfig(data=DATA, model=ModelConfig(name="vit-pico-p8"), train=TrainConfig(epochs=1, max_steps=1))
+CPU = torch.device("cpu")
+# The loop, and the two that time its steps before it begins.
+USERS = {
+    "loop": lambda task, loaders: fit(task, loaders, CONFIG.train, display=Display(quiet=True)),
+    "minutes": lambda task, loaders: budget._time(task, loaders, CONFIG),
+    "precision": lambda task, loaders: measure(
+        task, next(iter(loaders.train.epoch(0))), CPU, [Setting("float32", 1)], CONFIG.train
+    ),
+}
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_steps_are_taken_and_timed_the_quick_way(user):
     seen = {}
-    data, model = DataConfig(kind="shapes", largest=10, batch_size=16), ModelConfig(name="vit-pico-p8")
-    task, loaders = classification.build(RunConfig(data=data, model=model))
+    task, loaders = classification.build(CONFIG)
     for block in task.model.blocks:
         block.attn.register_forward_hook(lambda attn, *_: seen.setdefault(attn.training, []).append(attn.fused_attn))
-    fit(task, loaders, TrainConfig(epochs=1, max_steps=1), display=Display(quiet=True))
-    assert seen.keys() == {True, False} and not any(seen[True]) and not any(seen[False])
+    USERS[user](task.train(), loaders)
+    assert seen[True] and (user == "precision" or seen[False])
+    assert not any(way for ways in seen.values() for way in ways)
     assert all(fused(task.model.blocks))
 
 
