@@ -87,6 +87,10 @@ class DataConfig:
     """Alpha of mixup; 0 is off."""
     cutmix: float = ranged(0.0, 0.0)
     """Alpha of cutmix; 0 is off. With both on, each batch takes one of them by a fair coin."""
+    mix_rate: float = ranged(1.0, 0.0, 1.0)
+    """Share of the batches that mixup or cutmix mixes; the others stay as they are."""
+    mix_end: float = ranged(1.0, 0.0, 1.0)
+    """Share of the epochs after which mixup and cutmix rest; all else goes on. 1: never rest."""
     sampler: SamplerName = "instance"
     """Order and repetition of the training samples."""
     drs_start: float = ranged(1.0, 0.0, 1.0)

@@ -7,8 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from relatum import build_loaders
 from relatum.batch import Batch
+from relatum.config import DataConfig
 from relatum.data.augment import Mixer
+from relatum.data.plain import as_evaluated, without_mixing
 from relatum.errors import ConfigError
 
 
@@ -96,3 +99,53 @@ def test_label_smoothing_spreads_over_all_classes():
 def test_settings_without_meaning_are_refused(wrong):
     with pytest.raises(ConfigError):
         Mixer(*wrong)
+
+
+def test_a_share_of_the_batches_is_mixed_and_the_others_come_as_they_were():
+    batch, mixer = make_batch(6), Mixer(1.0, 0.0, 4, rate=0.3)
+    found = [mixer(batch, seeded(seed)) for seed in range(400)]
+    alone = [mixed for mixed in found if mixed is batch]
+    assert 0.62 < len(alone) / len(found) < 0.78
+    assert all(mixed.targets.shape == (6, 4) for mixed in found if mixed is not batch)
+
+
+@pytest.mark.parametrize("rate", [0.0, -0.1, 1.1])
+def test_a_rate_that_is_no_share_is_refused(rate):
+    with pytest.raises(ConfigError, match="rate must be above 0 and at most 1"):
+        Mixer(1.0, 0.0, 4, rate=rate)
+
+
+def loader(epochs=10, **options):
+    return build_loaders(DataConfig(kind="shapes", largest=20, batch_size=16, **options), epochs=epochs).train
+
+
+@pytest.mark.parametrize("memory", ["always", "never"])
+def test_mixing_rests_from_its_share_of_the_epochs_on(memory):
+    train = loader(cutmix=1.0, mix_end=0.7, memory=memory, workers=0)
+    shapes = [next(iter(train.epoch(epoch))).targets.ndim for epoch in range(10)]
+    assert shapes == [2] * 7 + [1] * 3
+
+
+def test_the_rate_reaches_the_batches_and_zero_mixes_none():
+    kinds = {batch.targets.ndim for epoch in range(10) for batch in loader(mixup=1.0, mix_rate=0.5).epoch(epoch)}
+    assert kinds == {1, 2}
+    assert {batch.targets.ndim for batch in loader(mixup=1.0, mix_rate=0.0).epoch(0)} == {1}
+
+
+def test_batches_without_rate_and_end_are_those_of_before():
+    whole, ends = loader(mixup=1.0), loader(mixup=1.0, mix_end=0.5)
+    assert torch.equal(next(iter(whole.epoch(4))).inputs, next(iter(ends.epoch(4))).inputs)
+
+
+@pytest.mark.parametrize("name", ["mix_rate", "mix_end"])
+def test_settings_of_mixing_without_mixing_are_refused(name):
+    with pytest.raises(ConfigError, match=rf"data.{name} is 0.5, but nothing is mixed; set data.mixup"):
+        loader(**{name: 0.5})
+
+
+def test_plain_data_has_no_mixing_left():
+    mixed = DataConfig(
+        mixup=0.8, cutmix=1.0, mix_rate=0.5, mix_end=0.9, augment="autoaugment", policy_end=0.8, repeats=3
+    )
+    assert without_mixing(mixed) == DataConfig(augment="autoaugment", policy_end=0.8, repeats=3)
+    assert as_evaluated(mixed) == DataConfig(augment="none")

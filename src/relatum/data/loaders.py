@@ -45,6 +45,7 @@ class TrainLoader:
         mixer: mixup or cutmix over each batch.
         sizes: progressive resolution; None shows all epochs at one size.
         calm_from: first epoch without AutoAugment or RandAugment; None: they stay.
+        unmixed_from: first epoch without mixup and cutmix; None: they stay.
     """
 
     def __init__(
@@ -60,13 +61,14 @@ class TrainLoader:
         mixer: Mixer | None = None,
         sizes: SizeSchedule | None = None,
         calm_from: int | None = None,
+        unmixed_from: int | None = None,
     ) -> None:
         if len(source) < 2:
             raise DataError(f"{source.name} has {len(source)} training sample; training needs at least two.")
         self.source, self.sampler, self.augment, self.mixer = source, sampler, augment, mixer
         self.batch_size = min(batch_size, len(sampler))
         self.seed, self.workers, self.images, self.sizes = seed, workers, images, sizes
-        self.calm_from = calm_from
+        self.calm_from, self.unmixed_from = calm_from, unmixed_from
         self.targets = torch.from_numpy(source.targets)
 
     def __len__(self) -> int:
@@ -76,7 +78,7 @@ class TrainLoader:
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """Yield the batches of `epoch` from position `start` on, the same as in the full epoch.
 
-        Targets are class ids (N,), or soft (N, K) with mixup or cutmix.
+        Targets are class ids (N,), or soft (N, K) where mixup or cutmix has mixed.
         """
         self._check_place(epoch, start)
         if self.images is None:
@@ -84,15 +86,20 @@ class TrainLoader:
             batches = stream(items, self.keys(epoch, start), self.workers)
         else:
             batches = self._from_memory(self.images, self.sampler.indices(epoch), epoch, start)
+        mixer = self.mixer_at(epoch)
         for position, batch in enumerate(batches, start):
-            if self.mixer is not None:
-                batch = self.mixer(batch, generator_for("mixing", self.seed, epoch, position, self.sampler.rank))
+            if mixer is not None:
+                batch = mixer(batch, generator_for("mixing", self.seed, epoch, position, self.sampler.rank))
             yield batch if self.sizes is None else self.sizes.shrink(batch, epoch)
 
     def augment_at(self, epoch: int) -> TrainAugment:
         """Return the augmentation of an epoch."""
         calm = self.calm_from is not None and epoch >= self.calm_from
         return self.augment.without_policy() if calm else self.augment
+
+    def mixer_at(self, epoch: int) -> Mixer | None:
+        """Return what mixes the batches of an epoch; None where they stay as they are."""
+        return None if self.unmixed_from is not None and epoch >= self.unmixed_from else self.mixer
 
     def keys(self, epoch: int, start: int = 0) -> KeyBatches:
         """Return which samples each batch of `epoch` from position `start` on holds; no image is read."""
@@ -260,7 +267,6 @@ def _train_loader(
     if lives_in_memory(source, config, total, full_resolution=augment.crops_full_images):
         side = stored_side(source, config.image_size, full_resolution=augment.crops_full_images)
         images = decode_all(source, side, side, config.workers, progress)
-    mixer = Mixer(config.mixup, config.cutmix, source.num_classes) if config.mixup or config.cutmix else None
     return TrainLoader(
         source,
         sampler,
@@ -269,10 +275,23 @@ def _train_loader(
         seed=seed,
         workers=config.workers,
         images=images,
-        mixer=mixer,
+        mixer=_mixer(config, source.num_classes),
         sizes=sizes,
         calm_from=_calm_from(config, augment, epochs),
+        unmixed_from=None if config.mix_end == 1 else first_epoch_at(config.mix_end, epochs),
     )
+
+
+def _mixer(config: DataConfig, num_classes: int) -> Mixer | None:
+    if config.mixup or config.cutmix:
+        return Mixer(config.mixup, config.cutmix, num_classes, rate=config.mix_rate) if config.mix_rate else None
+    for name in ("mix_rate", "mix_end"):
+        if getattr(config, name) != 1:
+            raise ConfigError(
+                f"data.{name} is {getattr(config, name):g}, but nothing is mixed; set data.mixup or data.cutmix above "
+                f"0, or data.{name} to 1."
+            )
+    return None
 
 
 def _calm_from(config: DataConfig, augment: TrainAugment, epochs: int) -> int | None:

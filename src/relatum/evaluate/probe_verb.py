@@ -82,14 +82,13 @@ def probe(args: list[str]) -> int:
 def _features(path: Path, pool: str, data_root: str, methods: tuple[str, ...], k: int) -> tuple[EncodedSplits, Any]:
     """Return the features of all splits of a run, and the prior of its training split."""
     from relatum.data.loaders import build_loaders
+    from relatum.data.plain import as_evaluated
     from relatum.train.device import pick_device
 
     encoder, config = _encoder_of(path)
     data = replace(config.data, root=data_root) if data_root else config.data
     # The order and the augmentation of training do not matter here: each image is seen once, as at evaluation.
-    loaders = build_loaders(
-        replace(data, augment="none", policy_end=1.0, mixup=0.0, cutmix=0.0), seed=config.train.seed
-    )
+    loaders = build_loaders(as_evaluated(data), seed=config.train.seed)
     check_probe(methods, k, len(loaders.train.source))
     with bar("features") as show:
         splits = encode_splits(

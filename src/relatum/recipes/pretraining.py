@@ -14,6 +14,7 @@ import torch
 from relatum.config import PretrainConfig, RunConfig
 from relatum.config_files import to_toml
 from relatum.data.loaders import Loaders, build_loaders
+from relatum.data.plain import as_evaluated
 from relatum.errors import CheckpointError, ConfigError
 from relatum.evaluate.probe import probe_encoder
 from relatum.models.mae import MaskedAutoencoder, create_mae, save_encoder
@@ -126,8 +127,7 @@ def _judge(config: RunConfig, folder: Path, display: Display) -> None:
     if not config.pretrain.neighbours or (folder / PROBE_FILE).exists() or no_labels:
         return
     size = {"image_size": config.pretrain.image_size, "resize": 0} if config.pretrain.image_size else {}
-    plain = {"augment": "none", "policy_end": 1.0, "mixup": 0.0, "cutmix": 0.0, "erasing": 0.0, "cutout": 0}
-    data = replace(config.data, repeats=1, **plain, **size)  # type: ignore[arg-type]
+    data = replace(as_evaluated(config.data), **size)  # type: ignore[arg-type]
     loaders = build_loaders(data, seed=config.train.seed, rank=0, world=1)  # the first process judges alone
     if not loaders.evals:
         return

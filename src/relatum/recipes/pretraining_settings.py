@@ -7,6 +7,7 @@ from typing import Any
 
 from relatum.config import DataConfig, RunConfig, TrainConfig
 from relatum.config_files import to_dict
+from relatum.data.plain import without_mixing
 from relatum.data.splits import open_splits, read_splits
 from relatum.errors import ConfigError
 
@@ -69,15 +70,13 @@ def _data(config: RunConfig) -> DataConfig:
     """The data of the second stage without what belongs to labels or to strong augmentation."""
     settings = config.pretrain
     data = replace(
-        config.data,
+        without_mixing(config.data),
         augment=settings.augment,
         batch_size=settings.batch_size,
         policy_end=1.0,
         cutout=0,
         erasing=0.0,
         repeats=1,
-        mixup=0.0,
-        cutmix=0.0,
         sampler="instance",
         drs_start=1.0,
     )

@@ -27,12 +27,14 @@ class Mixer:
         cutmix_alpha: the same for cutmix; 0 is off. With both on, a fair coin decides per batch.
         num_classes: K, the width of the soft targets.
         label_smoothing: share of each target spread evenly over all classes.
+        rate: share of the batches that are mixed; the others keep their class ids.
     """
 
     mixup_alpha: float
     cutmix_alpha: float
     num_classes: int
     label_smoothing: float = 0.0
+    rate: float = 1.0
 
     def __post_init__(self) -> None:
         if min(self.mixup_alpha, self.cutmix_alpha) < 0 or max(self.mixup_alpha, self.cutmix_alpha) == 0:
@@ -41,9 +43,16 @@ class Mixer:
             )
         if not 0 <= self.label_smoothing < 1:
             raise ConfigError(f"label_smoothing must be at least 0 and below 1, not {self.label_smoothing}.")
+        if not 0 < self.rate <= 1:
+            raise ConfigError(f"rate must be above 0 and at most 1, not {self.rate}; without mixing, leave Mixer out.")
 
     def __call__(self, batch: Batch, generator: torch.Generator) -> Batch:
-        """Return the mixed batch: inputs (N, 3, H, W), soft targets (N, K), partners by a random permutation."""
+        """Return the mixed batch: inputs (N, 3, H, W), soft targets (N, K), partners by a random permutation.
+
+        With a `rate` below 1, some batches are returned as they came.
+        """
+        if self.rate < 1 and float(torch.rand((), generator=generator)) >= self.rate:
+            return batch
         partner = torch.randperm(len(batch), generator=generator)
         cutmix = self.mixup_alpha == 0 or (self.cutmix_alpha > 0 and bool(torch.rand((), generator=generator) < 0.5))
         share = _beta(self.cutmix_alpha if cutmix else self.mixup_alpha, generator)
