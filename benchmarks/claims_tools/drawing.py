@@ -44,7 +44,7 @@ def draw_lines(claim: Claim, rows: Sequence[Row], spec: Spec) -> Figure:
                 titles = [part_label(claim, spec["panels"], panel)] if panel else []
                 axes.set_title(", ".join([*titles, column]))
         for axes in grid[-1]:
-            axes.set_xlabel(spec["x"])
+            axes.set_xlabel(spec["x"].rpartition(".")[2].replace("_", " "))
         for first in grid[:, 0]:
             first.set_ylabel("percent")
         _finish(figure, grid[0][0], spec)
