@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 
 from relatum.config import DataConfig, ModelConfig, RunConfig, TrainConfig
 from relatum.errors import ConfigError, DataError, ModelError
@@ -44,6 +45,13 @@ def config(photos) -> RunConfig:
 
 def _with(config: RunConfig, **rooms) -> RunConfig:
     return replace(config, **{room: replace(getattr(config, room), **values) for room, values in rooms.items()})
+
+
+def _weights(config, tmp_path) -> str:
+    task, _ = build(config)
+    path = tmp_path / "weights.safetensors"
+    save_file(task.model.state_dict(), path)
+    return str(path)
 
 
 # -- settings arrive ---------------------------------------------------------------------------------------------------
@@ -147,12 +155,8 @@ def test_model_settings_reach_the_model(config):
 
 
 def test_a_frozen_backbone_trains_the_classifier_only(config, tmp_path):
-    from safetensors.torch import save_file
-
-    task, _ = build(config)
-    file = tmp_path / "weights.safetensors"
-    save_file({name: tensor.contiguous() for name, tensor in task.model.state_dict().items()}, file)
-    task, _ = build(_with(config, model={"freeze": "backbone", "weights": str(file)}, relation={"name": "batchformer"}))
+    file = _weights(config, tmp_path)
+    task, _ = build(_with(config, model={"freeze": "backbone", "weights": file}, relation={"name": "batchformer"}))
     trained = {name for name, parameter in task.model.named_parameters() if parameter.requires_grad}
     assert {name.split(".")[0] for name in trained} == {"relation", task.relation.sites[0]}
     task.train()
@@ -271,3 +275,26 @@ def test_batchformer_v2_settings_reach_the_model(config):
     task, _ = build(_with(config, model={"name": "vit-nano-p8"}, relation=settings))
     assert task.relation.sites == ("blocks.1", "blocks.2", "blocks.3") and len(task.relation.module) == 1
     assert task.train().model(torch.randn(8, 3, 16, 16)).shape == (12, 3)
+
+
+def test_large_steps_of_muon_on_loaded_weights_are_warned_of(config, tmp_path):
+    file = _weights(config, tmp_path)
+    with pytest.warns(UserWarning, match="little of the loaded weights will be left.*--train.optimizer adamw"):
+        build(_with(config, model={"weights": file}, train={"optimizer": "muon", "lr": 0.05}))
+
+
+@pytest.mark.parametrize(
+    ("model", "train"),
+    [
+        ({}, {"optimizer": "muon", "lr": 0.05}),  # from scratch
+        ({"weights": True}, {"optimizer": "muon", "lr": 1e-3}),
+        ({"weights": True}, {"optimizer": "adamw", "lr": 1e-4}),
+        ({"weights": True, "freeze": "backbone"}, {"optimizer": "muon", "lr": 0.05}),
+    ],
+)
+def test_other_steps_are_not(config, tmp_path, model, train):
+    if "weights" in model:
+        model = {**model, "weights": _weights(config, tmp_path)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        build(_with(config, model=model, train=train))

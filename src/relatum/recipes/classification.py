@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,9 @@ from relatum.train.device import pick_device
 from relatum.train.run import finished_run
 from relatum.trained import load_relation
 
+# At a fiftieth of what training from scratch takes, Muon too leaves trained weights much as they were.
+_GENTLE_MUON = 1e-3
+
 
 def build(config: RunConfig, display: Display | None = None, encoder: str = "") -> tuple[ClassificationTask, Loaders]:
     """Build the task and the loaders of a recipe; every check of the settings runs before the data is read.
@@ -53,7 +57,9 @@ def build(config: RunConfig, display: Display | None = None, encoder: str = "") 
     warn_double_correction(loaders.train.sampler.name, objective.corrects_prior, config.data.allow_double)
     torch.manual_seed(config.train.seed)
     model = create_model(config.model.name, loaders.prior.num_classes, encoder=encoder, **_model_options(config))
-    if not (config.model.weights or encoder):
+    if config.model.weights or encoder:
+        _warn_large_steps(config)
+    else:
         whiten_if_asked(model, loaders)
     check_sizes(model, loaders)
     frozen = freeze_backbone(model) if config.model.freeze == "backbone" else ()
@@ -156,6 +162,19 @@ def _check_together(config: RunConfig, encoder: str = "") -> None:
     warmup, epochs = config.train.warmup_epochs, config.train.epochs
     if warmup >= epochs:
         raise ConfigError(f"train.warmup_epochs is {warmup:g}; it must be less than train.epochs, {epochs}.")
+
+
+def _warn_large_steps(config: RunConfig) -> None:
+    """Warn when what a model brings along would be forgotten at once."""
+    train = config.train
+    if train.optimizer == "muon" and train.lr > _GENTLE_MUON and config.model.freeze == "none":
+        warnings.warn(
+            f"muon with a learning rate of {train.lr:g} is made for training from scratch: its steps are equally large "
+            "in every direction, and little of the loaded weights will be left. To fine-tune them, set "
+            "--train.optimizer adamw --train.lr 1e-4 --train.weight-decay 0.05.",
+            UserWarning,
+            stacklevel=2,
+        )
 
 
 def _check_classes(loaders: Loaders) -> None:
