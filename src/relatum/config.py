@@ -75,8 +75,7 @@ class DataConfig:
     magnitude: int = ranged(9, 0, 30)
     """Strength of randaugment."""
     policy_end: float = ranged(1.0, 0.0, 1.0)
-    """Share of the epochs after which the policy of autoaugment, randaugment or deit rests; all else goes on. 1: never
-    rests."""
+    """Share of the epochs after which autoaugment, randaugment or deit rest; all else goes on. 1: never rest."""
     cutout: int = ranged(0, 0)
     """Side of one square hole cut out of each training image; 0 is off."""
     erasing: float = ranged(0.0, 0.0, 1.0)
