@@ -13,7 +13,7 @@ def test_own_models_by_name(name):
     model = create_model(name, 6).eval()
     assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 6)
     widths = {"resnet10": 512, "vit-nano": 128, "vit-tiny": 192, "vit-small": 384}
-    widths |= {"fastnet-s": 256, "fastnet-m": 384, "fastnet-l": 512}
+    widths |= {"fastnet-s": 256, "fastnet-m": 384, "fastnet-l": 512, "fastnet-experts": 768}
     assert model.get_classifier().in_features == widths.get(name.rpartition("-p")[0] or name, 64)
 
 

@@ -19,7 +19,8 @@ def _images(n=4, side=32):
 @pytest.mark.parametrize("name", sorted(FAST_NETS))
 def test_is_built_by_name_with_timms_interface(name):
     model = relatum.create_model(name, 7, img_size=32).eval()
-    width = FAST_NETS[name][-1]
+    widths, experts = FAST_NETS[name]
+    width = widths[-1] * experts
     maps = model.forward_features(_images())
     features = model.forward_head(maps, pre_logits=True)
     assert maps.shape == (4, width, 3, 3)
@@ -43,16 +44,23 @@ def _reference(model, x):
         x = (x - norm.running_mean[:, None, None]) * scale[:, None, None] + norm.bias[:, None, None]
         return x.clamp_min(0)
 
-    for stage in model.stages:
+    def run(x, stage):
         x = layer(x, stage.down, True)
-        x = x + layer(layer(x, stage.conv1, False), stage.conv2, False)
-    return x.flatten(2).max(2).values * 0.25 @ model.fc.weight.T
+        return x + layer(layer(x, stage.conv1, False), stage.conv2, False)
+
+    x = run(run(x, model.stages[0]), model.stages[1])
+    tops = [model.stages[2]] if model.experts == 1 else list(model.stages[2])
+    answers = []
+    for top, weight in zip(tops, model.fc.weight.chunk(len(tops), 1), strict=True):
+        answers.append(run(x, top).flatten(2).max(2).values * 0.25 @ weight.T)
+    return torch.stack(answers).mean(0)
 
 
+@pytest.mark.parametrize("experts", [1, 3])
 @pytest.mark.parametrize("side", [9, 16, 25, 32])
-def test_equals_a_float64_reference_at_any_size(side):
+def test_equals_a_float64_reference_at_any_size(side, experts):
     torch.manual_seed(0)
-    model = FastNet((8, 12, 16), 5).double()
+    model = FastNet((8, 12, 16), 5, experts=experts).double()
     with torch.no_grad():
         for module in model.modules():
             if isinstance(module, nn.BatchNorm2d):

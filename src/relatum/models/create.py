@@ -58,8 +58,8 @@ def create_model(
     """Build a model; its random weights come from torch's generator (`torch.manual_seed`).
 
     Args:
-        name: resnet20-cifar, resnet32-cifar, resnet44-cifar, resnet56-cifar, resnet10, fastnet-s, -m or -l, a small
-            ViT (vit-nano-p4, see `small_vit`), or any timm model name.
+        name: resnet20-cifar, resnet32-cifar, resnet44-cifar, resnet56-cifar, resnet10, fastnet-s, -m, -l or
+            -experts, a small ViT (vit-nano-p4, see `small_vit`), or any timm model name.
         num_classes: K.
         head: classifier, "linear" or "cosine".
         scale: scale of the cosine classifier.
@@ -151,7 +151,8 @@ def _construct(name: str, num_classes: int, kwargs: dict[str, Any]) -> nn.Module
     if name == "resnet10":
         return ResNet(BasicBlock, (1, 1, 1, 1), num_classes=num_classes, **kwargs)  # type: ignore[arg-type]
     if name in FAST_NETS:
-        return FastNet(FAST_NETS[name], num_classes, **kwargs)
+        widths, experts = FAST_NETS[name]
+        return FastNet(widths, num_classes, experts=experts, **kwargs)
     if name in SMALL_VITS:
         return small_vit(name, num_classes, **kwargs)
     if name in OWN_MODELS:

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relatum.errors import ModelError, suggest
+from relatum.models.experts import ExpertLinear
 from relatum.models.find import find_classifier
 
 HEADS = ("linear", "cosine")
@@ -88,6 +89,8 @@ def replace_classifier(model: nn.Module, head: str, num_classes: int, scale: flo
         if not name or not isinstance(getattr(old, "in_features", None), int):
             where = f"'{name}' ({type(old).__name__})" if name else "the whole model"
             raise ModelError(f"cannot replace the classifier {where}: it must be a Linear layer inside the model.")
+        if isinstance(old, ExpertLinear):
+            raise ModelError(f"the classifier '{name}' asks experts one by one, which a {head} one cannot; keep it.")
     for name, old in found:
         like = next(old.parameters())
         new = build_head(head, old.in_features, num_classes, scale)  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from relatum.batch import Batch
 from relatum.config import EvalConfig
 from relatum.evaluate import Scores, evaluate
+from relatum.models.experts import one_by_one, vote
 from relatum.models.features import run_with_features
 from relatum.models.outputs import as_logits
 from relatum.objectives import Objective
@@ -22,7 +23,8 @@ class ClassificationTask(RelatedTask):
     """Classify images, with or without a relation.
 
     Args:
-        model: any module from images (N, 3, H, W) to logits (N, K).
+        model: any module from images (N, 3, H, W) to logits (N, K), or while training to those of experts, (N, E, K):
+            each of them has its own loss.
         objective: the training loss.
         relation: the relation attached to `model`, or None.
         streams: weights of the plain and the related loss: "mean" (0.5, 0.5), "released" (1.5, 1.5), or a pair.
@@ -71,7 +73,8 @@ class ClassificationTask(RelatedTask):
             output = self.model(batch.inputs)
         logits = as_logits(output)
         if self.relation is None:
-            loss = self.objective(logits, batch.targets, features)
+            loss = self.objective(*one_by_one(logits, batch.targets, features))
+            logits = vote(logits)
             return {"loss": loss, "logits": logits, "accuracy": _accuracy(logits, batch.targets)}
         return self._streams(self.relation, logits, batch.targets, features)
 
@@ -80,7 +83,10 @@ class ClassificationTask(RelatedTask):
     ) -> dict[str, Tensor]:
         streams, targets = relation.streams(output), relation.stream_targets(target)
         seen = dict.fromkeys(streams) if features is None else relation.streams(features)
-        losses = {name: self.objective(logits, targets[name], seen[name]) for name, logits in streams.items()}
+        losses = {
+            name: self.objective(*one_by_one(logits, targets[name], seen[name])) for name, logits in streams.items()
+        }
+        streams = {name: vote(logits) for name, logits in streams.items()}
         parts = {f"loss/{name}": loss.detach() for name, loss in losses.items()}
         parts |= {f"accuracy/{name}": _accuracy(logits, targets[name]) for name, logits in streams.items()}
         if len(streams) == 2:
