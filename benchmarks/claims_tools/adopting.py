@@ -7,10 +7,8 @@ from pathlib import Path
 
 from claims_tools.claim import Claim
 from claims_tools.rows import append_row, checked_rows, finished_keys, run_row
-from claims_tools.settings import arm_config, changed, essential
-from relatum.config_files import from_dict
+from claims_tools.settings import arm_config, changed, essential, run_config
 from relatum.errors import ConfigError
-from relatum.report.files import read_object
 from relatum.report.records import RunRecord, load_records
 
 
@@ -35,8 +33,7 @@ def adopt(claim: Claim, paths: Sequence[Path]) -> int:
 
 def _arm(claim: Claim, record: RunRecord) -> str:
     """Return the arm that has the settings of a run."""
-    config = from_dict(read_object(record.path / "config.json"), str(record.path))
-    mine = essential(config)
+    mine = essential(run_config(record.path))
     differs = {arm.name: changed(mine, essential(arm_config(claim, arm))) for arm in claim.arms}
     same = [name for name, words in differs.items() if not words]
     if not same:

@@ -9,7 +9,7 @@ from typing import Any
 
 from claims_tools.claim import RESULTS, Claim
 from claims_tools.grids import Arm
-from claims_tools.settings import arm_config, changed, essential, row_settings
+from claims_tools.settings import arm_config, changed, essential, row_settings, run_config
 from relatum.config import RunConfig
 from relatum.errors import ConfigError
 from relatum.files import append_line, write_atomically
@@ -102,12 +102,13 @@ def run_row(claim: Claim, arm: Arm, seed: int, path: Path, stage: Path | None = 
         stage: the directory of its first stage, which other runs may share; None without one.
     """
     record = load_records([path])[0]
-    manifest, config = record.manifest, arm_config(claim, arm)
+    # What the run says, not the recipe: that may have changed while the run was training.
+    manifest, config = record.manifest, run_config(path)
     hardware = manifest.get("hardware", {})
     return {
         "arm": arm.name,
         "seed": seed,
-        "settings": row_settings(claim, arm),
+        "settings": row_settings(claim, arm, config),
         "status": manifest["status"],
         "selection": manifest.get("selection", "last epoch"),
         "split": record.split,

@@ -10,8 +10,10 @@ from typing import Any
 from claims_tools.claim import Claim
 from claims_tools.grids import Arm
 from relatum.config import RunConfig
+from relatum.config_files import from_dict
 from relatum.errors import ConfigError
 from relatum.recipes.catalog import find_recipe
+from relatum.report.files import read_object
 from relatum.sweep.grid import settings_of, with_settings
 from relatum.sweep.state import FREE
 
@@ -43,10 +45,16 @@ def essential(config: RunConfig) -> dict[str, Any]:
     return dict(json.loads(json.dumps(kept)))
 
 
-def row_settings(claim: Claim, arm: Arm) -> dict[str, Any]:
-    """Return the settings that a row keeps: the essential ones, and what claim.toml says of the arm in any case."""
-    said = {key: value for key, value in {**claim.settings, **arm.settings}.items() if key not in _IRRELEVANT}
-    return {**essential(arm_config(claim, arm)), **said}
+def run_config(path: Path) -> RunConfig:
+    """Return the settings that a run was trained with, as its directory has them."""
+    return from_dict(read_object(path / "config.json"), str(path))
+
+
+def row_settings(claim: Claim, arm: Arm, config: RunConfig) -> dict[str, Any]:
+    """Return the settings that a row keeps: the essential ones, and all that claim.toml names for the arm."""
+    named = {**claim.settings, **arm.settings}.keys() - _IRRELEVANT
+    said = {key: value for key, value in settings_of(config).items() if key in named}
+    return {**essential(config), **dict(json.loads(json.dumps(said)))}
 
 
 def changed(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:

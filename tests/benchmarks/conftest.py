@@ -26,12 +26,13 @@ def make_claim(tmp_path):
 @pytest.fixture
 def make_rows():
     """Rows of a claim: make_rows(claim, {"ce": {0: 0.3, 1: 0.32}}, column="All"); written where the claim has them."""
-    from claims_tools.settings import row_settings
+    from claims_tools.settings import arm_config, row_settings
 
     def make(claim, numbers, column="All", **more):
         rows = [
             {
-                "arm": arm, "seed": seed, "settings": row_settings(claim, claim.arm(arm)), "status": "finished",
+                "arm": arm, "seed": seed, "status": "finished",
+                "settings": row_settings(claim, claim.arm(arm), arm_config(claim, claim.arm(arm))),
                 "selection": "last epoch", "split": "test", "All": None, "Few": None, "epochs": 20, "seconds": 120.0,
                 "pretraining": None, "threads": 1, "hardware": {"cpu": "X", "cores": 2, "torch": "9"},
                 column: value, **more,

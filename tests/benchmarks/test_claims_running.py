@@ -13,7 +13,7 @@ import time
 import pytest
 from claims_kit import BENCHMARKS
 from claims_tools.adopting import adopt
-from claims_tools.rows import checked_rows, drop_rows
+from claims_tools.rows import checked_rows, drop_rows, run_row
 from claims_tools.running import Options, missing, plan, run_claim
 
 from relatum.errors import ConfigError
@@ -137,6 +137,8 @@ def test_training_stopping_going_on_and_taking_in(make_claim, tmp_path, monkeypa
     assert adopt(claim, [work / "bf-s0"]) == 0
     claim.results.unlink()
     other = make_claim(TINY.replace('"data.largest" = 40', '"data.largest" = 50'))
+    # A row says what was trained, also where claim.toml has changed meanwhile.
+    assert run_row(other, other.arm("bf"), 0, work / "bf-s0")["settings"]["data.largest"] == 40
     with pytest.raises(
         ConfigError, match=r"settings of no arm of some-claim; nearest is .*: data.largest was 40, now 50"
     ):

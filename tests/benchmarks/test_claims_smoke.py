@@ -69,7 +69,7 @@ def trained(monkeypatch):
                     row = {
                         "arm": arm.name,
                         "seed": seed,
-                        "settings": row_settings(claim, arm),
+                        "settings": row_settings(claim, arm, arm_config(claim, arm)),
                         "Few": numbers[arm.name],
                     }
                     with claim.results.open("a") as file:
@@ -87,7 +87,14 @@ def record(claim, effects):
     for arm in small.arms:
         for seed, effect in enumerate(effects):
             value = 0.2 + (effect / 100 if arm.name == "bs" else 0.0)
-            lines.append({"arm": arm.name, "seed": seed, "settings": row_settings(small, arm), "Few": value})
+            lines.append(
+                {
+                    "arm": arm.name,
+                    "seed": seed,
+                    "settings": row_settings(small, arm, arm_config(small, arm)),
+                    "Few": value,
+                }
+            )
     small.results.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
