@@ -11,7 +11,7 @@ from typing import Any
 from claims_tools.toml_tables import checked_settings, seeds_of, take
 from relatum.errors import ConfigError
 
-_SHARED = {"recipe": str, "settings": dict, "seeds": str, "label": str}
+_SHARED = {"recipe": str, "settings": dict, "seeds": str, "label": str, "root": str}
 _FORBIDDEN = set("/\\ |,:*?[]")
 
 
@@ -25,6 +25,7 @@ class Arm:
         recipe: a shipped recipe, or the path of a file.
         settings: its own settings, on top of those of all arms.
         seeds: the seeds it is trained with.
+        root: folder of its data below that of all data sets, where it is not the claim's.
         parts: where it lies in its grid: name of the part on each axis; empty for an [[arm]].
         words: how tables and figures call those parts.
     """
@@ -34,6 +35,7 @@ class Arm:
     recipe: str
     settings: Mapping[str, Any]
     seeds: tuple[int, ...]
+    root: str = ""
     parts: Mapping[str, str] = field(default_factory=dict)
     words: Mapping[str, str] = field(default_factory=dict)
 
@@ -62,7 +64,8 @@ class Defaults:
         recipe = entry.get("recipe", self.recipe)
         found = str(self.folder / recipe) if recipe.endswith(".toml") else recipe
         seeds = seeds_of(entry["seeds"], where) if "seeds" in entry else self.seeds
-        return Arm(name, label, found, checked_settings(entry.get("settings", {}), where), seeds)
+        settings = checked_settings(entry.get("settings", {}), where)
+        return Arm(name, label, found, settings, seeds, entry.get("root", ""))
 
 
 @dataclass(frozen=True)

@@ -91,17 +91,17 @@ def plan(claim: Claim, todo: Sequence[tuple[Arm, int]], options: Options) -> lis
     """Return the child processes that train `todo`, with first stages that runs of a seed share."""
     jobs: dict[str, Job] = {}
     for seed in dict.fromkeys(seed for _, seed in todo):
-        for recipe in dict.fromkeys(arm.recipe for arm, at in todo if at == seed):
-            arms = [arm for arm, at in todo if at == seed and arm.recipe == recipe]
+        for recipe, root in dict.fromkeys((arm.recipe, arm.root) for arm, at in todo if at == seed):
+            arms = [arm for arm, at in todo if at == seed and (arm.recipe, arm.root) == (recipe, root)]
             for arm in arms:
                 arm_config(claim, arm)  # an error in a setting names the arm
             points = [ArmPoint(dict(arm.settings), arm.name) for arm in arms]
-            jobs |= {job.name: job for job in plan_jobs(_base(claim, recipe, options), points, [seed])}
+            jobs |= {job.name: job for job in plan_jobs(_base(claim, recipe, root, options), points, [seed])}
     return list(jobs.values())
 
 
-def _base(claim: Claim, recipe: str, options: Options) -> Base:
-    common = {**claim.settings, **data_settings(claim, options.data)}
+def _base(claim: Claim, recipe: str, root: str, options: Options) -> Base:
+    common = {**claim.settings, **data_settings(claim, options.data, root)}
     if options.jobs > 1:
         common["train.threads"] = max(1, cores() // options.jobs)
     config = with_settings(find_recipe(recipe).config(), common)

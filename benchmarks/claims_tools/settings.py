@@ -68,18 +68,19 @@ def changed(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     return "; ".join(f"{key} was {value(was, key)!r}, now {value(now, key)!r}" for key in keys)
 
 
-def data_settings(claim: Claim, folder: str) -> dict[str, Any]:
+def data_settings(claim: Claim, folder: str, root: str = "") -> dict[str, Any]:
     """Return where the data of a claim lies.
 
     Args:
         claim: its [data] names the folder, unless its data is generated.
         folder: the folder of all data sets.
+        root: of an arm that has data of its own; empty for that of the claim.
     """
     if "root" not in claim.data:
         return {}
     if not folder:
         raise ConfigError(f"{claim.name} needs data ({claim.data['words']}): give --data DIR, or set RELATUM_DATA.")
-    root = Path(folder) / claim.data["root"]
-    if not root.is_dir():
-        raise ConfigError(f"{claim.name} needs data ({claim.data['words']}), and there is no folder {root}.")
-    return {"data.root": str(root.resolve())}
+    path = Path(folder) / (root or claim.data["root"])
+    if not path.is_dir():
+        raise ConfigError(f"{claim.name} needs data ({claim.data['words']}), and there is no folder {path}.")
+    return {"data.root": str(path.resolve())}

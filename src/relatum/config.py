@@ -117,7 +117,7 @@ class ModelConfig:
     """From pixels to logits."""
 
     name: str = "resnet18"
-    """A timm model name, or resnet20/32/44/56-cifar, resnet10, fastnet-s/m/l, or a small ViT such as vit-nano-p4."""
+    """A timm model name, or resnet20/32/44/56-cifar, resnet10, fastnet-s/m/l/experts, or a small ViT (vit-nano-p4)."""
     head: Literal["linear", "cosine"] = "linear"
     """Classifier: linear, or cosine similarity times a scale (needed by ldam)."""
     scale: float = ranged(30.0, 0.0)

@@ -87,6 +87,18 @@ def test_several_at_a_time_share_the_cores(make_claim, tmp_path, monkeypatch):
         assert [word for word in words if "threads" in word] == ([f"--train.threads={threads}"] if threads else [])
 
 
+def test_an_arm_may_have_data_of_its_own(make_claim, tmp_path):
+    claim = make_claim(
+        '[data]\nwords = "two sets"\nroot = "one"\n[[arm]]\nname = "a"\n[[arm]]\nname = "b"\nroot = "other"\n'
+    )
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    options = Options(tmp_path / "work", str(tmp_path), seeds=[0])
+    jobs = {job.name: job.words for job in plan(claim, missing(claim, [], options), options)}
+    assert f"--data.root={(tmp_path / 'one').resolve()}" in jobs["a-s0"]
+    assert f"--data.root={(tmp_path / 'other').resolve()}" in jobs["b-s0"]
+
+
 def test_runs_of_a_seed_share_their_first_stage(make_claim, tmp_path):
     claim = make_claim(
         '[[grid]]\nrecipe = "livt/cifar100-lt-100"\nseeds = "0-1"\n[grid.over]\n'
