@@ -31,29 +31,32 @@ def resize_boxes(images: Tensor, boxes: Tensor, size: int, mode: str) -> Tensor:
     """
     n, channels, height, width = images.shape
     top, left, h, w = boxes.unbind(1)
-    rows = images.reshape(n, channels * height, width).float()
+    # Colours side by side in each row: so one product along the columns does for all of them.
+    rows = images.transpose(1, 2).to(torch.float32, memory_format=torch.contiguous_format)
     # As torch does on bytes: along the rows first, and back to bytes in between.
-    narrow = _to_levels(rows @ _matrices(left, w, width, size, mode).mT).view(n, channels, height, size)
-    done = _matrices(top, h, height, size, mode).unsqueeze(1) @ narrow
-    return _to_levels(done).to(torch.uint8)
+    narrow = _to_levels(rows.view(n, height * channels, width) @ _matrices(left, w, width, size, mode).mT)
+    done = _matrices(top, h, height, size, mode) @ narrow.view(n, height, channels * size)
+    turned = _to_levels(done).view(n, size, channels, size).transpose(1, 2)
+    return turned.to(torch.uint8, memory_format=torch.contiguous_format)
 
 
 def _matrices(start: Tensor, length: Tensor, whole: int, size: int, mode: str) -> Tensor:
     """(N, S, whole): from an axis of `whole` pixels to S, of which each image uses `length` pixels from `start` on."""
-    place = torch.arange(whole) - start.unsqueeze(1)
-    inside = (place >= 0) & (place < length.unsqueeze(1))
-    index = place.clamp(0, whole - 1).unsqueeze(1).expand(-1, size, -1)
-    return _table(whole, size, mode)[length].gather(2, index) * inside.unsqueeze(1)
+    return _table(whole, size, mode)[length, whole - start]
 
 
 @cache
 def _table(whole: int, size: int, mode: str) -> Tensor:
-    """(whole + 1, S, whole): row c holds the weights with which c pixels become S; its columns from c on are 0."""
-    table = torch.zeros(whole + 1, size, whole)
+    """(whole + 1, whole + 1, S, whole): at [c, whole - s] the weights by which c pixels from s on become S.
+
+    The second axis is a window that slides over zeros, the weights of c, and zeros again: it takes no memory.
+    """
+    padded = torch.zeros(whole + 1, size, 2 * whole)
     for length in range(1, whole + 1):
         units = torch.eye(length).view(1, 1, length, length)  # one row for each source pixel
-        table[length, :, :length] = functional.interpolate(units, (length, size), mode=mode, antialias=True)[0, 0].T
-    return table
+        weights = functional.interpolate(units, (length, size), mode=mode, antialias=True)[0, 0].T
+        padded[length, :, whole : whole + length] = weights
+    return padded.unfold(2, whole, 1).transpose(1, 2)
 
 
 def _to_levels(values: Tensor) -> Tensor:
