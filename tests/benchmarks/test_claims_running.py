@@ -183,7 +183,10 @@ def test_ctrl_c_ends_the_script_with_130_and_the_same_command_goes_on(make_claim
         (["run.py", "no-such-claim"], "there is no claim 'no-such-claim'; valid: "),
         (["run.py", "livt-in-miniature", "--only", "maee-ce"], "livt-in-miniature: there is no arm 'maee-ce'"),
         (["run.py", "livt-in-miniature", "--seeds", "x"], "--seeds is 'x'"),
-        (["smoke.py", "livt-in-miniature"], "livt-in-miniature needs data (cifar-100-python/): give --data DIR"),
+        (
+            ["smoke.py", "livt-in-miniature"],
+            "livt-in-miniature needs data (cifar-100-python/, tiny-imagenet-lt/): give --data DIR",
+        ),
         (["smoke.py"], "fast-recipes needs data (cifar-100-python/): give --data DIR, or set RELATUM_DATA."),
     ],
 )
