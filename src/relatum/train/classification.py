@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from relatum.batch import Batch
 from relatum.config import EvalConfig
 from relatum.evaluate import Scores, evaluate
-from relatum.models.experts import one_by_one, vote
+from relatum.models.experts import ExpertLinear, one_by_one, vote
 from relatum.models.features import run_with_features
 from relatum.models.outputs import as_logits
 from relatum.objectives import Objective
@@ -23,8 +23,8 @@ class ClassificationTask(RelatedTask):
     """Classify images, with or without a relation.
 
     Args:
-        model: any module from images (N, 3, H, W) to logits (N, K), or while training to those of experts, (N, E, K):
-            each of them has its own loss.
+        model: any module from images (N, 3, H, W) to logits (N, K). With an `ExpertLinear` as classifier it gives those
+            of its experts while training, (N, E, K), and each of them has its own loss.
         objective: the training loss.
         relation: the relation attached to `model`, or None.
         streams: weights of the plain and the related loss: "mean" (0.5, 0.5), "released" (1.5, 1.5), or a pair.
@@ -56,6 +56,7 @@ class ClassificationTask(RelatedTask):
         )
         self.objective = objective
         self.frozen = tuple(frozen)
+        self._has_experts = any(isinstance(part, ExpertLinear) for part in model.modules())
 
     def train(self, mode: bool = True) -> Self:
         """Change mode as any module, but leave the frozen ones in evaluation mode."""
@@ -73,7 +74,7 @@ class ClassificationTask(RelatedTask):
             output = self.model(batch.inputs)
         logits = as_logits(output)
         if self.relation is None:
-            loss = self.objective(*one_by_one(logits, batch.targets, features))
+            loss = self._loss(logits, batch.targets, features)
             logits = vote(logits)
             return {"loss": loss, "logits": logits, "accuracy": _accuracy(logits, batch.targets)}
         return self._streams(self.relation, logits, batch.targets, features)
@@ -83,9 +84,7 @@ class ClassificationTask(RelatedTask):
     ) -> dict[str, Tensor]:
         streams, targets = relation.streams(output), relation.stream_targets(target)
         seen = dict.fromkeys(streams) if features is None else relation.streams(features)
-        losses = {
-            name: self.objective(*one_by_one(logits, targets[name], seen[name])) for name, logits in streams.items()
-        }
+        losses = {name: self._loss(logits, targets[name], seen[name]) for name, logits in streams.items()}
         streams = {name: vote(logits) for name, logits in streams.items()}
         parts = {f"loss/{name}": loss.detach() for name, loss in losses.items()}
         parts |= {f"accuracy/{name}": _accuracy(logits, targets[name]) for name, logits in streams.items()}
@@ -94,6 +93,12 @@ class ClassificationTask(RelatedTask):
             parts["agreement"] = same.float().mean()
         logits = streams.get("plain", next(iter(streams.values())))
         return {"loss": self.over_streams(losses), "logits": logits, **parts}
+
+    def _loss(self, logits: Tensor, targets: Tensor, features: Tensor | None) -> Tensor:
+        # Three dimensions of another model, such as one answer for each token, are a mistake that the objective names.
+        if self._has_experts:
+            return self.objective(*one_by_one(logits, targets, features))
+        return self.objective(logits, targets, features)
 
     def evaluate(
         self, model: nn.Module, loader: Iterable[Batch], prior: ClassPrior, config: EvalConfig, **how: Any
