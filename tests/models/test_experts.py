@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 import relatum
 from relatum.batch import Batch
+from relatum.classifier.linear import fold, linear_classifier, linear_from, plain_copy
 from relatum.errors import ModelError
 from relatum.models.experts import ExpertLinear, one_by_one, vote
 from relatum.models.fast_net import FastNet
@@ -109,6 +110,14 @@ def test_a_relation_trains_over_the_features_of_all_experts_and_leaves_no_trace(
     fresh = _net()
     fresh.load_state_dict(model.state_dict())
     assert torch.equal(model.eval()(batch.inputs), fresh.eval()(batch.inputs))
+
+
+def test_tools_for_a_linear_classifier_take_it_as_one():
+    model, images = _net().eval(), _batch().inputs
+    features = model.forward_head(model.forward_features(images), pre_logits=True)
+    head = plain_copy(linear_classifier(model)[1])
+    torch.testing.assert_close(head(features), model(images))
+    torch.testing.assert_close(fold(model, linear_from(head.weight / 2, None))(images), model(images) / 2)
 
 
 def test_the_classifier_can_be_reset_and_removed():
