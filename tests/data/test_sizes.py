@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from relatum.batch import Batch
 from relatum.config import DataConfig
 from relatum.data import build_loaders
+from relatum.data.augment.resize import resize_whole
 from relatum.data.sizes import SizeSchedule, size_schedule
 from relatum.errors import ConfigError
 
@@ -52,6 +53,16 @@ def test_a_batch_is_averaged_down_and_keeps_everything_else():
     torch.testing.assert_close(small.inputs.mean(), batch.inputs.mean(), atol=0.02, rtol=0)
     assert small.inputs.std() < 0.8 * batch.inputs.std(), "pixels are averaged, not picked"
     assert schedule.shrink(batch, 1) is batch
+
+
+@pytest.mark.parametrize(("before", "after"), [((32, 32), 24), ((64, 48), 20), ((24, 24), 31), ((96, 96), 64)])
+@pytest.mark.parametrize("low_precision", [False, True])
+def test_a_resize_is_that_of_torch_in_double_precision_whether_or_not_autocast_is_on(before, after, low_precision):
+    images = torch.rand(2, 3, *before, generator=torch.Generator().manual_seed(0))
+    with torch.autocast("cpu", enabled=low_precision):
+        small = resize_whole(images, after)
+    wanted = torch.nn.functional.interpolate(images.double(), (after, after), mode="bilinear", antialias=True)
+    torch.testing.assert_close(small.double(), wanted, atol=1e-5, rtol=0)
 
 
 def test_the_loader_shows_each_epoch_at_its_side_and_resumes_within_it():

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-import torch.nn.functional as F
-
 from relatum.batch import Batch
 from relatum.config import DataConfig
+from relatum.data.augment.resize import resize_whole
 from relatum.errors import ConfigError
 
 # Shares such as 0.07 are not exact in binary: 0.07 x 100 is a little more than 7 and would act an epoch late.
@@ -49,8 +48,7 @@ class SizeSchedule:
         side = self.at(epoch)
         if batch.inputs.shape[-1] == side:
             return batch
-        small = F.interpolate(batch.inputs, size=(side, side), mode="bilinear", antialias=True, align_corners=False)
-        return replace(batch, inputs=small)
+        return replace(batch, inputs=resize_whole(batch.inputs, side))
 
 
 def size_schedule(config: DataConfig, epochs: int) -> SizeSchedule | None:
