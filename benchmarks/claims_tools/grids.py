@@ -28,6 +28,7 @@ class Arm:
         root: folder of its data below that of all data sets, where it is not the claim's.
         parts: where it lies in its grid: name of the part on each axis; empty for an [[arm]].
         words: how tables and figures call those parts.
+        grid: number of its grid in the file, from 1 on; 0 for an [[arm]]. Two grids may have the same axes.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Arm:
     root: str = ""
     parts: Mapping[str, str] = field(default_factory=dict)
     words: Mapping[str, str] = field(default_factory=dict)
+    grid: int = 0
 
 
 @dataclass(frozen=True)
@@ -82,8 +84,8 @@ def arms_of(table: Mapping[str, Any], defaults: Defaults) -> tuple[Arm, ...]:
     for entry in table.get("arm", []):
         take(entry, f"{defaults.where} [[arm]]", {"name": str}, _SHARED)
         arms.append(defaults.arm(entry, entry["name"], entry.get("label", entry["name"])))
-    for entry in table.get("grid", []):
-        arms += _multiplied(entry, defaults)
+    for number, entry in enumerate(table.get("grid", []), 1):
+        arms += [replace(arm, grid=number) for arm in _multiplied(entry, defaults)]
     names = [arm.name for arm in arms]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:

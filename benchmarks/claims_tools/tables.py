@@ -69,7 +69,7 @@ def base_of(claim: Claim, arm: Arm, base: str | Mapping[str, str]) -> Arm | None
     if not base.keys() <= arm.parts.keys():
         return None
     wanted = {**arm.parts, **base}
-    met = [other for other in claim.arms if other.parts == wanted]
+    met = [other for other in claim.arms if other.grid == arm.grid and other.parts == wanted]
     return met[0] if met and met[0].name != arm.name else None
 
 

@@ -70,6 +70,13 @@ def test_in_a_grid_each_arm_is_compared_with_its_own_neighbour(make_claim, make_
         base_of(claim, claim.arm("bs-10"), {"los": "bs"})
 
 
+def test_a_neighbour_is_of_the_same_grid_also_where_another_grid_has_the_same_axes(make_claim):
+    twin = GRID.split("[[table]]")[0].replace("[[grid]]", '[[grid]]\nname = "other-{loss}-{train.epochs}"')
+    claim = make_claim(GRID + twin)
+    base = base_of(claim, claim.arm("other-bf-20"), {"loss": "bs"})
+    assert base is not None and base.name == "other-bs-20"
+
+
 def test_unknown_columns_and_tables_are_named(make_claim, make_rows):
     claim = make_claim(ARMS + TABLE.replace('"All"', '"Al"'))
     with pytest.raises(ConfigError, match=r"unknown column 'Al'; did you mean 'All'"):
