@@ -15,11 +15,7 @@ from torch.nn import functional
 
 LARGEST = 64  # sides of images; above, most of a matrix would be zeros
 
-# Whoever draws batches inside of autocast would otherwise multiply pixels by weights of eight bits.
-_exact = torch.autocast("cpu", enabled=False)
 
-
-@_exact
 def resize_boxes(images: Tensor, boxes: Tensor, size: int, mode: str) -> Tensor:
     """Cut and resize, antialiased; as torch's own resize of each box.
 
@@ -39,19 +35,25 @@ def resize_boxes(images: Tensor, boxes: Tensor, size: int, mode: str) -> Tensor:
     # Colours side by side in each row: so one product along the columns does for all of them.
     rows = images.transpose(1, 2).to(torch.float32, memory_format=torch.contiguous_format)
     # As torch does on bytes: along the rows first, and back to bytes in between.
-    narrow = _to_levels(rows.view(n, height * channels, width) @ _matrices(left, w, width, size, mode).mT)
-    done = _matrices(top, h, height, size, mode) @ narrow.view(n, height, channels * size)
+    with _exact():
+        narrow = _to_levels(rows.view(n, height * channels, width) @ _matrices(left, w, width, size, mode).mT)
+        done = _matrices(top, h, height, size, mode) @ narrow.view(n, height, channels * size)
     turned = _to_levels(done).view(n, size, channels, size).transpose(1, 2)
     return turned.to(torch.uint8, memory_format=torch.contiguous_format)
 
 
-@_exact
 def resize_whole(images: Tensor, size: int) -> Tensor:
     """Resize float images (N, C, H, W) to (N, C, S, S): bilinear, antialiased, as torch's own resize."""
     height, width = images.shape[-2:]
     if max(height, width) > LARGEST:
         return functional.interpolate(images, (size, size), mode="bilinear", antialias=True)
-    return _weights(height, size, "bilinear") @ (images @ _weights(width, size, "bilinear").T)
+    with _exact():
+        return _weights(height, size, "bilinear") @ (images @ _weights(width, size, "bilinear").T)
+
+
+def _exact() -> torch.autocast:
+    """Whoever draws batches inside of autocast would otherwise multiply pixels by weights of eight bits."""
+    return torch.autocast("cpu", enabled=False)  # anew each time: it remembers what to go back to
 
 
 def _matrices(start: Tensor, length: Tensor, whole: int, size: int, mode: str) -> Tensor:
