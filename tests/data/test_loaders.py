@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 
 import numpy as np
@@ -68,23 +67,6 @@ def test_batches_do_not_depend_on_the_number_of_workers():
     ]
     assert_same_batches(batches[0], batches[1])
     assert_same_batches(batches[0], batches[2])
-
-
-def test_batches_made_ahead_are_those_made_in_turn(monkeypatch):
-    settings = config(augment="autoaugment", cutout=8, cutmix=0.5, memory="always")
-    train = loaders_from_splits({"train": arrays()}, settings, seed=5, epochs=3).train
-
-    def batches(threads):
-        monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-        monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
-        running = train.epoch(1)
-        first = next(running)
-        ahead = any(thread.name.startswith("next-batch") for thread in threading.enumerate())
-        return ahead, [first, *running]
-
-    (with_two, ahead), (with_one, in_turn) = batches(2), batches(1)
-    assert with_two and not with_one
-    assert_same_batches(ahead, in_turn)
 
 
 @pytest.mark.parametrize("more", PATHS)

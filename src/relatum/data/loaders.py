@@ -13,7 +13,6 @@ from torch import Tensor
 from relatum import processes
 from relatum.batch import Batch
 from relatum.config import DataConfig
-from relatum.data.ahead import one_ahead, worth_it
 from relatum.data.augment.mixing import Mixer
 from relatum.data.augment.pipeline import TrainAugment, build_augment
 from relatum.data.memory import Progress, decode_all, held_smaller, lives_in_memory, stored_side
@@ -82,11 +81,6 @@ class TrainLoader:
         Targets are class ids (N,), or soft (N, K) where mixup or cutmix has mixed.
         """
         self._check_place(epoch, start)
-        batches = self._finished(epoch, start)
-        # Loader processes work ahead by themselves.
-        return one_ahead(batches) if self.images is not None and worth_it() else batches
-
-    def _finished(self, epoch: int, start: int) -> Iterator[Batch]:
         if self.images is None:
             items = TrainItems(self.source, self.augment_at(epoch), self.seed, epoch, self.sampler.rank)
             batches = stream(items, self.keys(epoch, start), self.workers)
@@ -118,6 +112,8 @@ class TrainLoader:
             raise ConfigError(f"epoch {epoch}, batch {start}: epochs start at 0, batches are 0 to {len(self)}.")
 
     def _from_memory(self, images: Tensor, order: npt.NDArray[np.int64], epoch: int, start: int) -> Iterator[Batch]:
+        # Prepared in this thread: it costs a few percent of a training step on the CPU. A second thread would have
+        # OpenMP threads of its own; with more of those than cores libgomp no longer spins, and all becomes slower.
         augment = self.augment_at(epoch)
         for position in range(start, len(self)):
             index = torch.from_numpy(order[position * self.batch_size : (position + 1) * self.batch_size])
