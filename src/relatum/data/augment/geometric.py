@@ -10,33 +10,12 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from relatum.data.augment.resize import LARGEST, resize_boxes
-
-
-def remap(images: Tensor, x: Tensor, y: Tensor, fill: Tensor | None = None) -> Tensor:
-    """Give each output place the pixel at column `x`, row `y` of its image, or `fill` when that lies outside.
-
-    An integer gather on uint8: for small images several times faster than `grid_sample` on floats.
-
-    Args:
-        images: (N, C, H, W) uint8.
-        x: source columns, int64, of a shape that broadcasts with `y` to (N, H', W').
-        y: source rows, int64.
-        fill: colour of places outside, (C,) uint8; default black.
-
-    Returns:
-        (N, C, H', W') uint8.
-    """
-    n, c, h, w = images.shape
-    inside = ((y >= 0) & (y < h)) & ((x >= 0) & (x < w))
-    index = torch.add(x.clamp(0, w - 1), y.clamp(0, h - 1), alpha=w)
-    pixels = images.flatten(2).gather(2, index.flatten(1).unsqueeze(1).expand(-1, c, -1))
-    pixels = pixels.view(n, c, *index.shape[1:]).mul_(inside.unsqueeze(1))
-    return pixels if fill is None else pixels.add_(fill.view(-1, 1, 1) * inside.logical_not().unsqueeze(1))
 
 
 @dataclass(frozen=True)
@@ -52,10 +31,12 @@ class PadCrop:
     def apply(self, images: Tensor, corners: Tensor) -> Tensor:
         """Crop each image of (N, 3, H, W) at its corner; the size stays."""
         h, w = images.shape[-2:]
-        start = corners - self.pad
-        rows = start[:, 0].view(-1, 1, 1) + torch.arange(h).view(1, -1, 1)
-        columns = start[:, 1].view(-1, 1, 1) + torch.arange(w).view(1, 1, -1)
-        return remap(images, columns, rows)
+        padded = functional.pad(images, (self.pad,) * 4).numpy()
+        crops = np.empty(images.shape, padded.dtype)
+        # A copy of each box by numpy takes half the time of one gather of all pixels by torch.
+        for crop, image, (top, left) in zip(crops, padded, corners.tolist(), strict=True):
+            crop[...] = image[:, top : top + h, left : left + w]
+        return torch.from_numpy(crops)
 
 
 @dataclass(frozen=True)
@@ -68,8 +49,9 @@ class HorizontalFlip:
 
     def apply(self, images: Tensor, mirrored: Tensor) -> Tensor:
         """Mirror the chosen images of (N, 3, H, W)."""
-        chosen = mirrored.nonzero().squeeze(1)
-        return images.index_copy(0, chosen, images.index_select(0, chosen).flip(-1))
+        result, chosen = images.numpy().copy(), mirrored.numpy()
+        result[chosen] = result[chosen][..., ::-1]  # by numpy, which takes half of torch's time
+        return torch.from_numpy(result)
 
 
 @dataclass(frozen=True)
@@ -139,10 +121,24 @@ def affine(images: Tensor, matrices: Tensor, fill: Tensor | None = None) -> Tens
     Returns:
         (N, C, H, W) uint8.
     """
-    h, w = images.shape[-2:]
+    n, c, h, w = images.shape
     columns = torch.arange(w, dtype=torch.float32) - (w - 1) / 2
     rows = (torch.arange(h, dtype=torch.float32) - (h - 1) / 2).unsqueeze(1)
-    a, b, c, d, e, f = matrices.to(torch.float32).view(-1, 6, 1, 1).unbind(1)
-    x = (a * columns + c) + b * rows + (w - 1) / 2
-    y = (d * columns + f) + e * rows + (h - 1) / 2
-    return remap(images, x.round_().long(), y.round_().long(), fill)
+    m = matrices.to(torch.float32).view(-1, 6, 1, 1).unbind(1)
+    x = (m[0] * columns + m[2]) + m[1] * rows + (w - 1) / 2
+    y = (m[3] * columns + m[5]) + m[4] * rows + (h - 1) / 2
+    # A place outside is one in a frame of one pixel. A gather of uint8 is several times faster than `grid_sample`.
+    across, down = (at.round_().clamp_(-1, side).long() for at, side in ((x, w), (y, h)))
+    index = torch.add(across, down, alpha=w + 2).add_(w + 3).flatten(1)
+    pixels = _framed(images, fill).flatten(2).gather(2, index.unsqueeze(1).expand(-1, c, -1))
+    return pixels.view(n, c, h, w)
+
+
+def _framed(images: Tensor, fill: Tensor | None) -> Tensor:
+    """Return images (N, C, H, W) with one pixel more on each side, black or of the colour `fill` (C,)."""
+    framed = functional.pad(images, (1, 1, 1, 1))
+    if fill is not None:
+        colour = fill.view(-1, 1, 1)
+        for edge in (framed[..., :1, :], framed[..., -1:, :], framed[..., :1], framed[..., -1:]):
+            edge.copy_(colour.expand(edge.shape))
+    return framed
