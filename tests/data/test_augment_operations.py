@@ -161,7 +161,7 @@ def test_sharpness_leaves_tiny_images_and_the_frame_alone():
 def test_jitter_equals_torchvision_in_the_drawn_order():
     images = some_images(30)
     jitter = colour.ColorJitter()
-    factors, order = jitter.sample(30, torch.Generator().manual_seed(0))
+    factors, order = jitter.sample(30, 16, 16, torch.Generator().manual_seed(0))
     got = jitter.apply(images, (factors, order))
     functions = (tv.adjust_brightness, tv.adjust_contrast, tv.adjust_saturation)
     for i in range(30):

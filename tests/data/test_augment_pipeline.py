@@ -49,6 +49,15 @@ def test_output_is_a_function_of_images_and_generator(name):
     assert torch.equal(images, before)
 
 
+@pytest.mark.parametrize("name", CHAINS)
+def test_several_batches_together_are_the_same_as_one_by_one(name):
+    images, augment = noise(3 * 11), build(name)
+    together = list(augment.batches(images, [seeded(1), seeded(2), seeded(3)]))
+    assert [len(batch) for batch in together] == [11, 11, 11]
+    for got, part, seed in zip(together, images.split(11), (1, 2, 3), strict=True):
+        assert torch.equal(got, augment(part, seeded(seed)))
+
+
 def test_none_only_normalises():
     images = noise(3)
     assert torch.equal(build("none")(images, seeded()), normalise(images, *NORMALISE["half"]))

@@ -29,14 +29,14 @@ def noise(n, h=16, w=16, seed=0):
 def test_pad_crop_equals_padding_then_cropping(n, pad, h, w, seed):
     images = noise(n, h, w, seed)
     crop = PadCrop(pad)
-    corners = crop.sample(n, seeded(seed))
+    corners = crop.sample(n, 16, 16, seeded(seed))
     got = crop.apply(images, corners)
     for i, (top, left) in enumerate(corners.tolist()):
         assert torch.equal(got[i], tv.crop(tv.pad(images[i], [pad] * 4), top, left, h, w))
 
 
 def test_pad_crop_corners_are_uniform():
-    corners = PadCrop(4).sample(81_000, seeded())
+    corners = PadCrop(4).sample(81_000, 32, 32, seeded())
     counts = torch.bincount(corners[:, 0] * 9 + corners[:, 1], minlength=81)
     assert len(counts) == 81
     assert ((counts - 1000).abs() < 5 * 1000**0.5).all()
@@ -44,7 +44,7 @@ def test_pad_crop_corners_are_uniform():
 
 def test_flip_mirrors_half_of_the_images():
     flip = HorizontalFlip()
-    mirrored = flip.sample(10_000, seeded())
+    mirrored = flip.sample(10_000, 32, 32, seeded())
     assert abs(mirrored.float().mean() - 0.5) < 0.025
     images = noise(6)
     chosen = torch.tensor([True, False, True, True, False, False])

@@ -12,6 +12,7 @@ from PIL import Image
 from relatum.config import DataConfig
 from relatum.data.loaders import eval_part, loaders_from_splits
 from relatum.data.memory import decode_all, lives_in_memory
+from relatum.data.seeding import generator_for
 from relatum.data.source import ArraySource, FileSource
 from relatum.data.workers import count_repetitions
 from relatum.errors import ConfigError, DataError
@@ -58,6 +59,18 @@ def test_an_epoch_from_the_middle_is_the_rest_of_the_epoch(more):
     for start in (0, 1, 2):
         assert_same_batches(again.epoch(1, start), full[start:])
     assert list(train.epoch(1, 3)) == []
+
+
+def test_batches_that_are_augmented_together_are_their_own_and_resume_in_between():
+    settings = config(augment="autoaugment", cutout=4, image_size=8, batch_size=200, memory="always")
+    train = loaders_from_splits({"train": arrays(1000, side=8)}, settings, seed=5).train
+    full = list(train.epoch(1))
+    assert len(full) == 5  # of 200 images: two, two and one at a time
+    for position, batch in enumerate(full):
+        alone = train.augment(train.images[batch.index], generator_for("batch", 5, 1, position, 0))
+        assert torch.equal(batch.inputs, alone)
+        assert torch.equal(batch.index, torch.from_numpy(train.sampler.indices(1)[200 * position :][:200]))
+        assert_same_batches(train.epoch(1, position), full[position:])
 
 
 def test_batches_do_not_depend_on_the_number_of_workers():

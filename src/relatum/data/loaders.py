@@ -28,6 +28,9 @@ from relatum.data.workers import EvalItems, KeyBatches, TrainItems, count_repeti
 from relatum.errors import ConfigError, DataError
 from relatum.prior import ClassPrior
 
+# Images in memory that are augmented at once, several batches at a time where these are small.
+_TOGETHER = 512
+
 
 class TrainLoader:
     """Augmented training batches; each epoch is a pure function of (seed, epoch, rank).
@@ -114,11 +117,16 @@ class TrainLoader:
     def _from_memory(self, images: Tensor, order: npt.NDArray[np.int64], epoch: int, start: int) -> Iterator[Batch]:
         # Prepared in this thread: it costs a few percent of a training step on the CPU. A second thread would have
         # OpenMP threads of its own, more than there are cores: measured, the whole loop was 14 % slower.
-        augment = self.augment_at(epoch)
-        for position in range(start, len(self)):
-            index = torch.from_numpy(order[position * self.batch_size : (position + 1) * self.batch_size])
-            generator = generator_for("batch", self.seed, epoch, position, self.sampler.rank)
-            yield Batch(augment(images.index_select(0, index), generator), self.targets[index], index)
+        augment, size, together = self.augment_at(epoch), self.batch_size, max(_TOGETHER // self.batch_size, 1)
+        # Always the same batches together, wherever an epoch is taken up again: their bits must not depend on it.
+        for first in range(start - start % together, len(self), together):
+            positions = range(first, min(first + together, len(self)))
+            index = torch.from_numpy(order[first * size : positions.stop * size])
+            generators = [generator_for("batch", self.seed, epoch, at, self.sampler.rank) for at in positions]
+            batches = augment.batches(images.index_select(0, index), generators)
+            for position, inputs, of_batch in zip(positions, batches, index.split(size), strict=True):
+                if position >= start:
+                    yield Batch(inputs, self.targets[of_batch], of_batch)
 
 
 class EvalLoader:

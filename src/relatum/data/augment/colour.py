@@ -102,7 +102,7 @@ class ColorJitter:
 
     strength: float = 0.4
 
-    def sample(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def sample(self, n: int, height: int, width: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return the factor of each operation, (N, 3) float64, and the order of the operations, (N, 3) int64."""
         low, high = max(0.0, 1.0 - self.strength), 1.0 + self.strength
         factors = torch.empty((n, len(_JITTER)), dtype=torch.float64).uniform_(low, high, generator=generator)

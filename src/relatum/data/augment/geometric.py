@@ -24,7 +24,7 @@ class PadCrop:
 
     pad: int
 
-    def sample(self, n: int, generator: torch.Generator) -> Tensor:
+    def sample(self, n: int, height: int, width: int, generator: torch.Generator) -> Tensor:
         """Return the (row, column) at which each crop starts in the padded image, (N, 2) int64."""
         return torch.randint(2 * self.pad + 1, (n, 2), generator=generator)
 
@@ -43,7 +43,7 @@ class PadCrop:
 class HorizontalFlip:
     """Mirror each image left to right with probability one half."""
 
-    def sample(self, n: int, generator: torch.Generator) -> Tensor:
+    def sample(self, n: int, height: int, width: int, generator: torch.Generator) -> Tensor:
         """Return which images are mirrored, (N,) bool."""
         return torch.rand(n, generator=generator) < 0.5
 
