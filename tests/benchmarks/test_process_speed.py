@@ -1,0 +1,70 @@
+"""Threads against processes: both sides get the same work, and the first steps do not count."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def process_speed():
+    with pytest.MonkeyPatch.context() as patched:
+        patched.syspath_prepend(str(BENCHMARKS))
+        import process_speed
+
+        yield process_speed
+    for name in ("process_speed", "common"):
+        sys.modules.pop(name, None)
+
+
+def setting(words, name):
+    return words[words.index(f"--{name}") + 1]
+
+
+def test_processes_share_the_batch_and_the_cores(process_speed, tmp_path):
+    recipe = "cifar100-lt-100/fast-10min"  # 128 images a step
+    alone = process_speed.words(recipe, "images", 1, 4, 30, tmp_path)
+    shared = process_speed.words(recipe, "images", 4, 4, 30, tmp_path)
+    assert "torch.distributed.run" not in alone and "--nproc-per-node=4" in shared
+    assert (setting(alone, "data.batch-size"), setting(shared, "data.batch-size")) == ("128", "32")
+    assert (setting(alone, "train.threads"), setting(shared, "train.threads")) == ("4", "1")
+    for words in (alone, shared):
+        assert setting(words, "data.root") == "images" and setting(words, "minutes") == "0"
+        assert int(setting(words, "train.max-steps")) == process_speed.WARM + 30
+    assert "--data.root" not in process_speed.words(recipe, "", 1, 4, 30, tmp_path)
+    with pytest.raises(SystemExit, match="128 images a step, which 3 processes cannot share"):
+        process_speed.words(recipe, "", 3, 3, 30, tmp_path)
+
+
+def test_the_first_steps_do_not_count(process_speed, tmp_path):
+    rows = [
+        {"kind": "train", "step": 50, "images_per_second": 1.0},
+        {"kind": "eval", "step": 80},
+        {"kind": "train", "step": 80, "images_per_second": 300.0},
+        {"kind": "train", "step": 90, "images_per_second": 100.0},
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert process_speed.speed_in(tmp_path) == 200.0
+
+
+def test_rounds_take_turns_and_end_in_a_ratio(process_speed, monkeypatch, capsys):
+    asked = []
+
+    def stand_in(recipe, data, processes, cores, steps):
+        asked.append(processes)
+        return 100.0 * processes
+
+    monkeypatch.setattr(process_speed, "speed", stand_in)
+    process_speed.main(["shapes-lt", "--cores", "2", "--rounds", "2", "--data", ""])
+    assert asked == [1, 2, 2, 1]
+    shown = capsys.readouterr().out
+    assert "one process, 2 threads     median     100 images/s" in shown
+    assert "processes / threads 2.000 (rounds 2.000 to 2.000, n=2)" in shown
+    with pytest.raises(SystemExit):
+        process_speed.main(["shapes-lt", "--cores", "1"])
+    assert "nothing to choose" in capsys.readouterr().err
