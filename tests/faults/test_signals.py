@@ -158,7 +158,8 @@ def _on_a_terminal(words: list, folder: Path) -> tuple[subprocess.Popen, int]:
 
 
 _TAKE_TERMINAL = """
-import fcntl, sys, termios
+import fcntl, signal, sys, termios
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may themselves run under nohup
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 from relatum.cli import main
 sys.exit(main(sys.argv[1:]))
