@@ -72,7 +72,7 @@ class Step:
 
 def masked(model: MaskedAutoencoder) -> tuple[nn.Module, Loss]:
     """What is asked about."""
-    return model, lambda images: model(images).loss
+    return model, lambda images: model(images, hidden_only=True).loss  # as `MaskedTask` trains it
 
 
 def all_tokens(model: MaskedAutoencoder) -> tuple[nn.Module, Loss]:

@@ -90,6 +90,17 @@ USERS = {
 
 
 @pytest.mark.parametrize("user", USERS)
+def test_steps_and_their_timing_leave_out_what_the_classifier_does_not_read(user):
+    seen = {}
+    task, loaders = classification.build(CONFIG)
+    task.model.norm.register_forward_pre_hook(
+        lambda norm, args: seen.setdefault(norm.training, set()).add(args[0].shape[1])
+    )
+    USERS[user](task.train(), loaders)
+    assert seen[True] == {1} and (user == "precision" or seen[False] == {1})
+
+
+@pytest.mark.parametrize("user", USERS)
 def test_steps_are_taken_and_timed_the_quick_way(user):
     seen = {}
     task, loaders = classification.build(CONFIG)

@@ -72,6 +72,14 @@ def test_the_loss_is_that_of_the_hidden_patches():
     assert task(batch)["loss"].item() != pytest.approx(found.item(), rel=1e-6), "another mask, another loss"
 
 
+@pytest.mark.parametrize(("spec", "decoded"), [(None, 12), (BatchFormerV2(at=("decoder.blocks.0",), heads=2), 16)])
+def test_visible_patches_are_decoded_for_a_relation_only(spec, decoded):
+    task, seen = _task(spec), []
+    task.model.decoder.norm.register_forward_hook(lambda _, inputs, output: seen.append(output.shape[1]))
+    task.train()(_batch(8))
+    assert seen == [decoded]
+
+
 def test_both_streams_of_a_relation_have_one_mask_and_the_plain_one_is_the_model_alone():
     spec = BatchFormerV2(at="decoder.blocks.0", dropout=0.0, heads=2)
     task, batch = _task(spec), _batch()
@@ -98,7 +106,7 @@ def test_the_related_stream_may_fade_out():
     faded["loss"].backward()
     assert set(faded) == {"loss", "loss/plain"} and all(p.grad is None for p in task.relation.module.parameters())
     torch.manual_seed(5)
-    assert torch.equal(faded["loss"], plain(batch)["loss"])
+    torch.testing.assert_close(faded["loss"], plain(batch)["loss"])  # which decodes hidden patches only: rounding
 
 
 def test_the_related_stream_relates_the_images_and_trains_the_relation():

@@ -16,7 +16,7 @@ from relatum.batch import Batch
 from relatum.config import RunConfig
 from relatum.data.loaders import Loaders
 from relatum.errors import ConfigError
-from relatum.models.attention import quick_attention
+from relatum.models.quick import quickly
 from relatum.processes import from_first, is_first
 from relatum.train import ClassificationTask, Display
 from relatum.train.allocator import keep_freed_memory
@@ -92,7 +92,7 @@ def _time(task: ClassificationTask, loaders: Loaders, config: RunConfig) -> tupl
 
     def step(batch: Batch) -> None:
         optimizer.zero_grad(set_to_none=True)
-        with quick_attention(task):
+        with quickly(task):
             with autocast(precision, device):
                 loss = task(batch.to(device, channels_last=train.channels_last))["loss"]
             loss.backward()
@@ -100,7 +100,7 @@ def _time(task: ClassificationTask, loaders: Loaders, config: RunConfig) -> tupl
         float(loss.detach())  # wait for a device that computes beside us
 
     def judge(batch: Batch) -> None:
-        with torch.no_grad(), autocast(precision, device), quick_attention(task.model):
+        with torch.no_grad(), autocast(precision, device), quickly(task.model):
             task.model(batch.to(device, channels_last=train.channels_last).inputs)
 
     task.train()

@@ -19,7 +19,7 @@ from torch import Tensor
 from relatum.batch import Batch
 from relatum.config import TrainConfig
 from relatum.data.loaders import Loaders
-from relatum.models.attention import quick_attention
+from relatum.models.quick import quickly
 from relatum.processes import from_first
 from relatum.train.before import Before
 from relatum.train.device import autocast, pick_precision
@@ -129,7 +129,7 @@ def _seconds(task: Task, batch: Batch, device: torch.device, setting: Setting) -
     torch.set_num_threads(setting.threads)
     trained = [p for p in task.parameters() if p.requires_grad]
     began = time.perf_counter()
-    with quick_attention(task):  # as the loop
+    with quickly(task):  # as the loop
         with autocast(setting.precision, device):
             loss: Tensor = task(batch)["loss"]
         torch.autograd.grad(loss, trained, allow_unused=True)

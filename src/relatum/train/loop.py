@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from relatum.batch import Batch
 from relatum.config import EvalConfig, TrainConfig
 from relatum.data.loaders import Loaders
-from relatum.models.attention import quick_attention
+from relatum.models.quick import quickly
 from relatum.processes import is_first, share_buffers, world
 from relatum.train.allocator import keep_freed_memory
 from relatum.train.choose import settle
@@ -208,7 +208,7 @@ class _Trainer:
         for number, micro in enumerate(group, 1):
             batch = micro.to(self.device, channels_last=self.config.channels_last)
             # Around the backward pass as well: a checkpointed block runs again there, and must do the same then.
-            with self.parallel.keep_to_itself(number < len(group)), quick_attention(self.task):
+            with self.parallel.keep_to_itself(number < len(group)), quickly(self.task):
                 with autocast(self.precision, self.device):
                     output = self.parallel(batch)
                 (output["loss"] / len(group)).backward()
@@ -276,7 +276,7 @@ class _Trainer:
         how = {"device": self.device, "precision": self.precision, "channels_last": self.config.channels_last}
         share_buffers(self._measured_model)
         explained = memory_explained(f"the evaluation of {split}", loader.batch_size, self.precision, evaluating=True)
-        with explained, quick_attention(self._measured_model):
+        with explained, quickly(self._measured_model):
             return self.task.evaluate(self._measured_model, loader, self.loaders.prior, config, split=split, **how)
 
     def _enough(self) -> bool:

@@ -112,9 +112,9 @@ class MaskedTask(RelatedTask):
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Return the loss over all streams and, with two, the loss of each."""
-        output = self.model(batch.inputs)
         if self.relation is None:
-            return {"loss": output.loss}
+            return {"loss": self.model(batch.inputs, hidden_only=True).loss}
+        output = self.model(batch.inputs)
         predictions = self.relation.streams(output.prediction)
         targets, masks = self.relation.stream_targets(output.targets), self.relation.stream_targets(output.mask)
         losses = {name: reconstruction_loss(p, targets[name], masks[name]) for name, p in predictions.items()}

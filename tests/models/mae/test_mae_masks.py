@@ -38,6 +38,7 @@ def test_every_mask_is_a_permutation_that_hides_the_same_number(kind, grid, rati
     for row in range(6):
         shown = drawn.ids_keep[row].tolist()
         assert set(shown) == {i for i in range(length) if not drawn.mask[row, i]}
+        assert sorted(drawn.ids_hidden[row].tolist()) == drawn.mask[row].nonzero().flatten().tolist()
         # The k-th visible patch stands at place k of the shuffled order.
         assert [int(drawn.ids_restore[row, i]) for i in shown] == list(range(visible))
 

@@ -38,6 +38,27 @@ def test_shapes_and_loss():
     assert not model.encoder.pos_embed.requires_grad
 
 
+@pytest.mark.parametrize("watched", [False, True])
+def test_the_hidden_patches_alone_have_the_same_predictions_loss_and_gradients(watched):
+    model, images = mae().double(), torch.randn(3, 3, 16, 16, dtype=torch.float64)
+    if watched:  # then the last block of the decoder computes all tokens
+        model.decoder.blocks[-1].register_forward_hook(lambda *_: None)
+    noise = torch.rand(3, 16, dtype=torch.float64)
+    whole, found = model(images, noise=noise), []
+    part = model(images, noise=noise, hidden_only=True)
+    hidden = noise.argsort(1)[:, 4:]
+    for row in range(3):
+        torch.testing.assert_close(part.prediction[row], whole.prediction[row][hidden[row]])
+        torch.testing.assert_close(part.targets[row], whole.targets[row][hidden[row]])
+    assert part.mask.shape == (3, 12) and part.mask.all() and torch.equal(part.ids_restore, whole.ids_restore)
+    for output in (whole, part):
+        model.zero_grad()
+        output.loss.backward()
+        found.append([output.loss.detach(), *(p.grad for p in model.parameters() if p.requires_grad)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-12)
+
+
 def test_rectangular_images():
     model = mae(img_size=(8, 24))
     assert model.grid == (2, 6)

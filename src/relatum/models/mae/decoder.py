@@ -6,9 +6,11 @@ import torch
 from timm.layers import LayerNorm
 from timm.models.vision_transformer import Block
 from torch import Tensor, nn
+from torch.nn import functional
 
 from relatum.errors import ConfigError, ModelError
 from relatum.models.attention import quick_attention
+from relatum.models.last_block import block_for, can_be_partial
 from relatum.models.mae.patches import select
 from relatum.models.mae.positions import Grid, sincos_positions
 
@@ -50,6 +52,36 @@ class Decoder(nn.Module):
         with quick_attention(self.blocks):
             tokens = self.blocks(tokens)
         prediction: Tensor = self.pred(self.norm(tokens[:, 1:]))
+        return prediction
+
+    def hidden(self, codes: Tensor, ids_keep: Tensor, ids_hidden: Tensor) -> Tensor:
+        """Predict the hidden patches only: what `forward` gives for them, for less.
+
+        Attention does not care for the order of its tokens, so the visible ones stay in front and nothing is sorted.
+
+        Args:
+            codes: (N, 1 + K, D), class token first.
+            ids_keep: (N, K), the visible patches.
+            ids_hidden: (N, L - K), the hidden ones.
+
+        Returns:
+            (N, L - K, P), in the order of `ids_hidden`.
+        """
+        count, last = ids_hidden.shape[1], self.blocks[-1]
+
+        def hidden_ones(tokens: Tensor) -> Tensor:
+            return tokens[:, -count:]
+
+        visible = self.embed(codes)
+        masked = self.mask_token.to(visible.dtype).expand(len(codes), count, -1)
+        places = torch.cat([ids_keep.new_zeros(len(codes), 1), ids_keep + 1, ids_hidden + 1], dim=1)
+        tokens = torch.cat([visible, masked], dim=1) + functional.embedding(places, self.pos_embed[0])
+        partial = can_be_partial(last)  # asked here: inside, `quick_attention` watches it
+        with quick_attention(self.blocks):
+            for block in self.blocks[:-1]:
+                tokens = block(tokens)
+            tokens = block_for(last, tokens, hidden_ones) if partial else hidden_ones(last(tokens))
+        prediction: Tensor = self.pred(self.norm(tokens))
         return prediction
 
     def _whole(self, visible: Tensor, ids_restore: Tensor) -> Tensor:

@@ -29,11 +29,13 @@ class TokenMask(NamedTuple):
         ids_keep: (N, K) int64, the visible patches in the order in which the encoder gets them.
         ids_restore: (N, L) int64, the place of each patch in [visible; hidden].
         mask: (N, L) bool, True where a patch is hidden.
+        ids_hidden: (N, L - K) int64, the hidden patches.
     """
 
     ids_keep: Tensor
     ids_restore: Tensor
     mask: Tensor
+    ids_hidden: Tensor
 
 
 def draw_mask(
@@ -65,7 +67,7 @@ def mask_from_noise(noise: Tensor, ratio: float) -> TokenMask:
     places = torch.arange(noise.shape[1], device=noise.device).expand_as(shuffled)
     restore = torch.empty_like(shuffled).scatter_(1, shuffled, places)  # the inverse permutation
     visible = count_visible(noise.shape[1], ratio)
-    return TokenMask(shuffled[:, :visible], restore, restore >= visible)
+    return TokenMask(shuffled[:, :visible], restore, restore >= visible, shuffled[:, visible:])
 
 
 def count_visible(patches: int, ratio: float) -> int:

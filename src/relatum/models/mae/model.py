@@ -23,9 +23,9 @@ class MaskedOutput(NamedTuple):
     """What a masked autoencoder returns. The loss is left to whoever knows how many streams there are.
 
     Attributes:
-        prediction: (N, L, P) all patches; with a relation on the decoder, (N + M, L, P).
-        targets: (N, L, P) what they should be.
-        mask: (N, L) bool, True where a patch was hidden.
+        prediction: (N, L, P) all patches; with a relation on the decoder, (N + M, L, P); with `hidden_only` (N, H, P).
+        targets: (N, L, P) what they should be, or (N, H, P).
+        mask: (N, L) bool, True where a patch was hidden; with `hidden_only` (N, H), all True.
         ids_keep: (N, K) the visible patches.
         ids_restore: (N, L) the place of each patch in [visible; hidden].
     """
@@ -89,20 +89,34 @@ class MaskedAutoencoder(nn.Module):
         self.encoder, self.decoder = encoder, decoder  # registered in the order in which they run
         self._initialise(positions)
 
-    def forward(self, images: Tensor, generator: Generator | None = None, noise: Tensor | None = None) -> MaskedOutput:
+    def forward(
+        self,
+        images: Tensor,
+        generator: Generator | None = None,
+        noise: Tensor | None = None,
+        hidden_only: bool = False,
+    ) -> MaskedOutput:
         """Hide patches and predict them.
 
         Args:
             images: (N, C, H, W), of the size the encoder was built for.
             generator: source of the mask; None takes torch's own, as dropout does.
             noise: (N, L) instead: in each row the highest values are hidden, whatever the kind of mask.
+            hidden_only: predict no visible patches, which the loss does not look at: the same loss for less. Not with a
+                relation on the decoder, which repeats rows by the argument that this leaves out.
         """
         self._check_images(images)
         masked = self.draw(images.shape[0], generator, noise, images.device)
         patches = patchify(images, self.patch)
-        prediction = self.decoder(self.encode(patches, masked.ids_keep), masked.ids_restore)
+        codes = self.encode(patches, masked.ids_keep)
+        hidden = masked.mask
+        if hidden_only:
+            prediction = self.decoder.hidden(codes, masked.ids_keep, masked.ids_hidden)
+            patches, hidden = select(patches, masked.ids_hidden), torch.ones_like(masked.ids_hidden, dtype=torch.bool)
+        else:
+            prediction = self.decoder(codes, masked.ids_restore)
         targets = normalise_patches(patches) if self.normalised else patches
-        return MaskedOutput(prediction, targets, masked.mask, masked.ids_keep, masked.ids_restore)
+        return MaskedOutput(prediction, targets, hidden, masked.ids_keep, masked.ids_restore)
 
     def draw(
         self, n: int, generator: Generator | None, noise: Tensor | None, device: torch.device | None = None

@@ -1,0 +1,109 @@
+"""The last block of a ViT, computed only for the tokens that somebody reads.
+
+A classifier on the class token never sees what the last block makes of the patches. Their keys and values are needed,
+their queries, projection and feed-forward part are not: ten twelfths of the block's multiplications.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from timm.layers import Attention
+from timm.models.vision_transformer import Block, VisionTransformer
+from torch import Tensor, nn
+from torch.nn import functional
+
+Read = Callable[[Tensor], Tensor]
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def block_for(block: nn.Module, tokens: Tensor, read: Read) -> Tensor:
+    """Return what the block makes of the tokens that are read; they still attend to all of them.
+
+    Args:
+        block: one for which `can_be_partial` is true.
+        tokens: (N, L, C).
+        read: from (N, L, C) to the tokens that are read, (N, R, C).
+
+    Returns:
+        (N, R, C), up to rounding `read(block(tokens))`. Dropout draws fewer numbers, and so others.
+    """
+    part: Any = block
+    normed = part.norm1(tokens)
+    made = read(tokens) + part.drop_path1(part.ls1(_attend(part.attn, read(normed), normed)))
+    return made + part.drop_path2(part.ls2(part.mlp(part.norm2(made))))
+
+
+def can_be_partial(block: nn.Module) -> bool:
+    """Whether the block is timm's usual one, and nobody watches what it or a part of it computes."""
+    if type(block) is not Block:
+        return False
+    attention: Any = block.attn
+    usual = type(attention) is Attention and type(attention.qkv) is nn.Linear and attention.gate is None
+    return usual and not any(_watched(part) for part in block.modules())
+
+
+@contextmanager
+def class_token_only(model: nn.Module) -> Iterator[None]:
+    """Inside, every timm ViT in `model` that classifies its class token computes no other in its last block.
+
+    Only for calls of the whole ViT: `forward_features` and the blocks themselves give all tokens, as before. A block
+    that is watched, such as one with a relation behind it, is left alone.
+
+    Args:
+        model: a timm ViT, or anything that contains one; other models are left alone.
+    """
+    found = [part for part in model.modules() if _reads_class_token(part)]
+    handles = [vit.register_forward_pre_hook(_shorten) for vit in found]
+    handles += [vit.register_forward_hook(_restore, always_call=True) for vit in found]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _attend(attention: Any, queries: Tensor, tokens: Tensor) -> Tensor:
+    """Attention (N, R, C) of `queries` (N, R, C) over `tokens` (N, L, C), both normalised."""
+    weight, bias, width = attention.qkv.weight, attention.qkv.bias, attention.attn_dim
+    own, others = (None, None) if bias is None else (bias[:width], bias[width:])
+    q = _heads(functional.linear(queries, weight[:width], own), attention)
+    k, v = (_heads(part, attention) for part in functional.linear(tokens, weight[width:], others).chunk(2, dim=-1))
+    q, k = attention.q_norm(q), attention.k_norm(k)
+    weights = attention.attn_drop(((q * attention.scale) @ k.transpose(-2, -1)).softmax(dim=-1))
+    mixed = (weights @ v).transpose(1, 2).flatten(2)
+    made: Tensor = attention.proj_drop(attention.proj(attention.norm(mixed)))
+    return made
+
+
+def _heads(tokens: Tensor, attention: Any) -> Tensor:
+    """(N, L, H * D) -> (N, H, L, D)."""
+    return tokens.unflatten(-1, (attention.num_heads, attention.head_dim)).transpose(1, 2)
+
+
+def _reads_class_token(part: nn.Module) -> bool:
+    if type(part) is not VisionTransformer or part.cls_token is None or part.global_pool != "token":
+        return False
+    # A checkpointed block runs again during the backward pass, when the ViT is no longer being called.
+    return part.attn_pool is None and not part.grad_checkpointing and can_be_partial(part.blocks[-1])
+
+
+def _watched(part: nn.Module) -> bool:
+    return any(getattr(part, kind) for kind in _HOOKS)
+
+
+def _shorten(vit: Any, inputs: tuple[Any, ...]) -> None:
+    if len(inputs) == 1 and not torch.compiler.is_compiling():  # else there is a mask of the attention
+        block = vit.blocks[-1]
+        block.forward = lambda tokens: block_for(block, tokens, _class_token)
+
+
+def _restore(vit: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    vars(vit.blocks[-1]).pop("forward", None)
+
+
+def _class_token(tokens: Tensor) -> Tensor:
+    return tokens[:, :1]
