@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 
 import pytest
 import timm
@@ -126,16 +127,34 @@ def test_a_block_with_other_parts_is_left_alone():
     assert not can_be_partial(block) and not can_be_partial(nn.Linear(2, 2))
 
 
-@pytest.mark.parametrize(("site", "left"), [("blocks.0", 1), ("blocks.2", 17)])
-def test_a_relation_before_it_stays_and_one_behind_it_gets_all_tokens(site, left):
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        ({"at": ("blocks.0",)}, 1),
+        ({"at": "all"}, 1),
+        ({"at": "all", "related_fraction": 0.5}, 1),
+        ({"at": "last", "tokens": "patch"}, 17),  # of these none would be left
+    ],
+)
+def test_a_relation_gives_the_same_streams_and_gradients(options, left):
     model, batch = vit(), images(8)
-    relation = relatum.attach(model.train(), relatum.BatchFormerV2(at=(site,), heads=2, dropout=0.0))
+    relation = relatum.attach(model.train(), relatum.BatchFormerV2(heads=2, dropout=0.0, **options))
     model.double()
     assert tokens_left(model, batch, quickly) == left
-    whole = model(batch)
-    with quickly(model):
-        torch.testing.assert_close(model(batch), whole, rtol=1e-9, atol=1e-12)
-    assert whole.shape[0] == 16 and not torch.allclose(*relation.split(whole))
+    found = []
+    for context in (nullcontext, quickly):
+        model.zero_grad()
+        torch.manual_seed(3)  # which samples are related
+        with context(model):
+            logits = model(batch)
+        logits.logsumexp(1).square().sum().backward()
+        found.append([logits.detach(), *(p.grad for p in model.parameters() if p.grad is not None)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-8, atol=1e-11)
+    streams = relation.streams(logits)
+    assert len(streams["related"]) == 8 * options.get("related_fraction", 1)
+    if left == 1:
+        assert not torch.allclose(relation.in_related(streams["plain"]), streams["related"])
 
 
 def test_another_model_is_left_alone():

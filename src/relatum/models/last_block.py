@@ -51,7 +51,8 @@ def class_token_only(model: nn.Module) -> Iterator[None]:
     """Inside, every timm ViT in `model` that classifies its class token computes no other in its last block.
 
     Only for calls of the whole ViT: `forward_features` and the blocks themselves give all tokens, as before. A block
-    that is watched, such as one with a relation behind it, is left alone.
+    that is watched is left alone, unless by a hook that treats each token for itself and says so with an attribute
+    `each_position_alone`: a relation.
 
     Args:
         model: a timm ViT, or anything that contains one; other models are left alone.
@@ -92,7 +93,8 @@ def _reads_class_token(part: nn.Module) -> bool:
 
 
 def _watched(part: nn.Module) -> bool:
-    return any(getattr(part, kind) for kind in _HOOKS)
+    hooks = (hook for kind in _HOOKS for hook in getattr(part, kind).values())
+    return any(not getattr(hook, "each_position_alone", False) for hook in hooks)
 
 
 def _shorten(vit: Any, inputs: tuple[Any, ...]) -> None:

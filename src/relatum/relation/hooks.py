@@ -175,6 +175,12 @@ class RelateOutput(SiteHook):
         super().__init__(relation, attention, layout, first)
         self.parameters = parameters
 
+    @property
+    def each_position_alone(self) -> bool:
+        """True if what becomes of a token does not depend on which others of its sample there are."""
+        padded = self.relation.spec.padding is not None or self.relation.padded is not None  # type: ignore[union-attr]
+        return self.layout.tokens == "all" and not padded
+
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         """Replace the output of the layer while the relation is active."""
         if not self.relation.active:
