@@ -90,7 +90,10 @@ def test_the_usual_way_trains_a_copy_in_float32_and_contiguous(subject):
     task.to(memory_format=torch.channels_last)
     before = {name: p.detach().clone() for name, p in task.named_parameters()}
     usual = UsualWay(task, loaders, replace(subject.config.data, workers=1, batch_size=8), subject.train)
+    decoded = []
+    usual.task.model.decoder.norm.register_forward_hook(lambda _, inputs, output: decoded.append(output.shape[1]))
     assert usual.images_per_second(1) > 0
+    assert set(decoded) == {16}, "all patches"
     assert all(p.is_contiguous() and p.dtype == torch.float32 for p in usual.task.parameters())
     assert all(torch.equal(p, before[name]) for name, p in task.named_parameters())
     assert any(not torch.equal(p, before[name]) for name, p in usual.task.named_parameters())

@@ -17,7 +17,7 @@ from relatum.config import DataConfig, TrainConfig
 from relatum.data.loaders import Loaders
 from relatum.data.preprocess import NORMALISE
 from relatum.data.source import ImageSource
-from relatum.train import Task
+from relatum.train import MaskedTask, Task
 
 Transform = Callable[[Image.Image], Tensor]
 
@@ -82,7 +82,8 @@ class UsualImages(Dataset[tuple[Tensor, int, int]]):
 class UsualWay:
     """A training script as most are: the same model and loss, but neither our input pipeline nor our loop.
 
-    Mixup and cutmix, if the recipe has them, are applied to the batch, as in ours.
+    Mixup and cutmix, if the recipe has them, are applied to the batch, as in ours. A masked autoencoder decodes all
+    patches, as the public ones do.
 
     Args:
         task: what is trained; a copy is, in float32 and contiguous memory.
@@ -93,6 +94,8 @@ class UsualWay:
 
     def __init__(self, task: Task, loaders: Loaders, data: DataConfig, train: TrainConfig) -> None:
         self.task = copy.deepcopy(task).to(memory_format=torch.contiguous_format).train()
+        if isinstance(self.task, MaskedTask):
+            self.task.hidden_only = False
         self.batch, self.mixer = loaders.train.batch_size, loaders.train.mixer
         self.workers = max(data.workers, 1)
         self.loader = DataLoader(

@@ -86,6 +86,8 @@ class MaskedTask(RelatedTask):
     """
 
     model: MaskedAutoencoder
+    # Whether visible patches, which the loss does not look at, are left undecoded where no relation needs them.
+    hidden_only = True
 
     def __init__(
         self,
@@ -113,7 +115,7 @@ class MaskedTask(RelatedTask):
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Return the loss over all streams and, with two, the loss of each."""
         if self.relation is None:
-            return {"loss": self.model(batch.inputs, hidden_only=True).loss}
+            return {"loss": self.model(batch.inputs, hidden_only=self.hidden_only).loss}
         output = self.model(batch.inputs)
         predictions = self.relation.streams(output.prediction)
         targets, masks = self.relation.stream_targets(output.targets), self.relation.stream_targets(output.mask)
