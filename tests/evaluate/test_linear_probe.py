@@ -211,7 +211,8 @@ def test_training_images_are_seen_once_in_order_without_augmentation(memory, sid
 def test_the_pool_chooses_the_features():
     loaders = _loaders()
     found = {pool: encode_splits(_encoder(), loaders, pool=pool).train[0] for pool in ("default", "token", "avg")}
-    assert torch.equal(found["default"], found["token"]) and not torch.allclose(found["avg"], found["token"])
+    assert not torch.allclose(found["avg"], found["token"])
+    torch.testing.assert_close(found["default"], found["token"])  # by rounding: it computes no other tokens at the end
 
 
 def test_both_probes_score_every_split_with_shot_groups():

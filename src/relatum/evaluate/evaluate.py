@@ -15,6 +15,7 @@ from relatum.errors import ConfigError, DataError, ModelError, suggest
 from relatum.evaluate.posthoc import adjust_logits, tau_normalised
 from relatum.evaluate.scores import Scores, score
 from relatum.models.outputs import as_logits
+from relatum.models.quick import quickly
 from relatum.prior import ClassPrior
 from relatum.processes import join_rows
 from relatum.relation import attached_relation
@@ -96,7 +97,7 @@ def collect(
         model.to(place)
     logits, targets = [], []
     autocast = torch.autocast(place.type, dtype=torch.bfloat16, enabled=precision == "bfloat16")
-    with _evaluation_mode(model), torch.inference_mode(), autocast:
+    with _evaluation_mode(model), torch.inference_mode(), autocast, quickly(model):
         for item in loader:
             batch = _as_batch(item)
             inputs = batch.to(place, channels_last=channels_last).inputs

@@ -276,7 +276,7 @@ class _Trainer:
         how = {"device": self.device, "precision": self.precision, "channels_last": self.config.channels_last}
         share_buffers(self._measured_model)
         explained = memory_explained(f"the evaluation of {split}", loader.batch_size, self.precision, evaluating=True)
-        with explained, quickly(self._measured_model):
+        with explained:
             return self.task.evaluate(self._measured_model, loader, self.loaders.prior, config, split=split, **how)
 
     def _enough(self) -> bool:
