@@ -115,7 +115,8 @@ def test_what_needs_the_other_tokens_keeps_them(reason):
         model.__class__ = type("Reader", (type(model),), {})
     if reason == "mask":
         with class_token_only(model):
-            assert model(batch, torch.zeros(17, 17, dtype=torch.float64)).shape == (3, 5)
+            mask = torch.zeros(17, 17, dtype=torch.float64)
+            assert model(batch, mask).shape == model(batch, attn_mask=mask).shape == (3, 5)
         return
     assert tokens_left(model, batch, class_token_only) == (16 if reason == "no class token" else 17)
 
@@ -134,6 +135,7 @@ def test_a_block_with_other_parts_is_left_alone():
         ({"at": "all"}, 1),
         ({"at": "all", "related_fraction": 0.5}, 1),
         ({"at": "last", "tokens": "patch"}, 17),  # of these none would be left
+        ({"at": ("blocks.1", "blocks.2.attn"), "width": 32}, 17),  # inside the block
     ],
 )
 def test_a_relation_gives_the_same_streams_and_gradients(options, left):
@@ -153,7 +155,7 @@ def test_a_relation_gives_the_same_streams_and_gradients(options, left):
         torch.testing.assert_close(other, one, rtol=1e-8, atol=1e-11)
     streams = relation.streams(logits)
     assert len(streams["related"]) == 8 * options.get("related_fraction", 1)
-    if left == 1:
+    if options.get("tokens") != "patch":
         assert not torch.allclose(relation.in_related(streams["plain"]), streams["related"])
 
 

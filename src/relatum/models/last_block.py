@@ -39,11 +39,12 @@ def block_for(block: nn.Module, tokens: Tensor, read: Read) -> Tensor:
 
 def can_be_partial(block: nn.Module) -> bool:
     """Whether the block is timm's usual one, and nobody watches what it or a part of it computes."""
-    if type(block) is not Block:
-        return False
-    attention: Any = block.attn
-    usual = type(attention) is Attention and type(attention.qkv) is nn.Linear and attention.gate is None
-    return usual and not any(_watched(part) for part in block.modules())
+    return _is_usual(block) and not any(hooks_of(part) for part in block.modules())
+
+
+def hooks_of(part: nn.Module) -> list[Any]:
+    """Return the hooks of one module, those of its parts not included."""
+    return [hook for kind in _HOOKS for hook in getattr(part, kind).values()]
 
 
 @contextmanager
@@ -51,14 +52,14 @@ def class_token_only(model: nn.Module) -> Iterator[None]:
     """Inside, every timm ViT in `model` that classifies its class token computes no other in its last block.
 
     Only for calls of the whole ViT: `forward_features` and the blocks themselves give all tokens, as before. A block
-    that is watched is left alone, unless by a hook that treats each token for itself and says so with an attribute
-    `each_position_alone`: a relation.
+    that is watched is left alone, as is one with a watched part, unless the hook is behind the whole block, treats each
+    token for itself and says so with an attribute `each_position_alone`: a relation.
 
     Args:
         model: a timm ViT, or anything that contains one; other models are left alone.
     """
     found = [part for part in model.modules() if _reads_class_token(part)]
-    handles = [vit.register_forward_pre_hook(_shorten) for vit in found]
+    handles = [vit.register_forward_pre_hook(_shorten, with_kwargs=True) for vit in found]
     handles += [vit.register_forward_hook(_restore, always_call=True) for vit in found]
     try:
         yield
@@ -85,20 +86,26 @@ def _heads(tokens: Tensor, attention: Any) -> Tensor:
     return tokens.unflatten(-1, (attention.num_heads, attention.head_dim)).transpose(1, 2)
 
 
+def _is_usual(block: nn.Module) -> bool:
+    if type(block) is not Block:
+        return False
+    attention: Any = block.attn
+    return type(attention) is Attention and type(attention.qkv) is nn.Linear and attention.gate is None
+
+
 def _reads_class_token(part: nn.Module) -> bool:
     if type(part) is not VisionTransformer or part.cls_token is None or part.global_pool != "token":
         return False
     # A checkpointed block runs again during the backward pass, when the ViT is no longer being called.
-    return part.attn_pool is None and not part.grad_checkpointing and can_be_partial(part.blocks[-1])
+    if part.attn_pool is not None or part.grad_checkpointing or not _is_usual(part.blocks[-1]):
+        return False
+    block, *inside = part.blocks[-1].modules()
+    behind = all(getattr(hook, "each_position_alone", False) for hook in hooks_of(block))
+    return behind and not any(hooks_of(module) for module in inside)
 
 
-def _watched(part: nn.Module) -> bool:
-    hooks = (hook for kind in _HOOKS for hook in getattr(part, kind).values())
-    return any(not getattr(hook, "each_position_alone", False) for hook in hooks)
-
-
-def _shorten(vit: Any, inputs: tuple[Any, ...]) -> None:
-    if len(inputs) == 1 and not torch.compiler.is_compiling():  # else there is a mask of the attention
+def _shorten(vit: Any, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+    if len(inputs) == 1 and not named and not torch.compiler.is_compiling():  # else there is a mask of the attention
         block = vit.blocks[-1]
         block.forward = lambda tokens: block_for(block, tokens, _class_token)
 

@@ -102,3 +102,13 @@ def test_a_copy_of_an_attached_model_has_both_streams_too():
     relatum.attach(model, relatum.BatchFormerV2(at=EVERY_BLOCK, dropout=0.0))
     twin = copy.deepcopy(model)
     assert torch.equal(twin(images, noise=noise).prediction, model(images, noise=noise).prediction)
+
+
+@pytest.mark.parametrize("two_streams", [True, False])
+def test_patches_out_of_their_places_are_not_related(two_streams):
+    model, images, noise = model_and_batch()
+    relation = relatum.attach(model, relatum.BatchFormerV2(at=("decoder.blocks.2",), two_streams=two_streams))
+    with pytest.raises(ModelError, match="call the autoencoder without hidden_only"):
+        model(images, noise=noise, hidden_only=True)
+    relation.detach()
+    assert model(images, noise=noise, hidden_only=True).prediction.shape == (8, 12, 48)

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from relatum.errors import ConfigError, ModelError
 from relatum.models.attention import quick_attention
-from relatum.models.last_block import block_for, can_be_partial
+from relatum.models.last_block import block_for, can_be_partial, hooks_of
 from relatum.models.mae.patches import select
 from relatum.models.mae.positions import Grid, sincos_positions
 
@@ -66,7 +66,15 @@ class Decoder(nn.Module):
 
         Returns:
             (N, L - K, P), in the order of `ids_hidden`.
+
+        Raises:
+            ModelError: a relation is attached to the decoder; it would relate patches of different places.
         """
+        if any(hasattr(hook, "each_position_alone") for part in self.modules() for hook in hooks_of(part)):
+            raise ModelError(
+                "hidden_only keeps the patches of each image in another order, and a relation on the decoder would "
+                "relate different places; call the autoencoder without hidden_only."
+            )
         count, last = ids_hidden.shape[1], self.blocks[-1]
 
         def hidden_ones(tokens: Tensor) -> Tensor:

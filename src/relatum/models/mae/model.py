@@ -102,8 +102,8 @@ class MaskedAutoencoder(nn.Module):
             images: (N, C, H, W), of the size the encoder was built for.
             generator: source of the mask; None takes torch's own, as dropout does.
             noise: (N, L) instead: in each row the highest values are hidden, whatever the kind of mask.
-            hidden_only: predict no visible patches, which the loss does not look at: the same loss for less. Not with a
-                relation on the decoder, which repeats rows by the argument that this leaves out.
+            hidden_only: predict no visible patches, which the loss does not look at: the same loss for less. An error
+                with a relation on the decoder, which needs all patches in their places.
         """
         self._check_images(images)
         masked = self.draw(images.shape[0], generator, noise, images.device)
