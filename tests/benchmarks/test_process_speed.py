@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,18 +28,25 @@ def setting(words, name):
 
 
 def test_processes_share_the_batch_and_the_cores(process_speed, tmp_path):
-    recipe = "cifar100-lt-100/fast-10min"  # 128 images a step
-    alone = process_speed.words(recipe, "images", 1, 4, 30, tmp_path)
-    shared = process_speed.words(recipe, "images", 4, 4, 30, tmp_path)
+    work = process_speed.Work("cifar100-lt-100/fast-10min", "images", 128, 4, 30)
+    alone, shared = (process_speed.words(work, processes, tmp_path) for processes in (1, 4))
     assert "torch.distributed.run" not in alone and "--nproc-per-node=4" in shared
     assert (setting(alone, "data.batch-size"), setting(shared, "data.batch-size")) == ("128", "32")
     assert (setting(alone, "train.threads"), setting(shared, "train.threads")) == ("4", "1")
     for words in (alone, shared):
         assert setting(words, "data.root") == "images" and setting(words, "minutes") == "0"
         assert int(setting(words, "train.max-steps")) == process_speed.WARM + 30
-    assert "--data.root" not in process_speed.words(recipe, "", 1, 4, 30, tmp_path)
-    with pytest.raises(SystemExit, match="128 images a step, which 3 processes cannot share"):
-        process_speed.words(recipe, "", 3, 3, 30, tmp_path)
+        assert "--stages" not in words
+    assert "--data.root" not in process_speed.words(replace(work, data=""), 1, tmp_path)
+    with pytest.raises(SystemExit, match="128 images a step cannot be shared evenly by 3 processes; set --batch"):
+        process_speed.words(work, 3, tmp_path)
+
+
+def test_of_a_recipe_with_pretraining_that_is_measured(process_speed, tmp_path):
+    work = process_speed.Work("livt/cifar100-lt-100", "", 128, 2, 30)
+    words = process_speed.words(work, 2, tmp_path)
+    assert setting(words, "stages") == "pretrain" and setting(words, "pretrain.batch-size") == "64"
+    assert setting(words, "pretrain.eval-every") == "0"
 
 
 def test_the_first_steps_do_not_count(process_speed, tmp_path):
@@ -55,7 +63,7 @@ def test_the_first_steps_do_not_count(process_speed, tmp_path):
 def test_rounds_take_turns_and_end_in_a_ratio(process_speed, monkeypatch, capsys):
     asked = []
 
-    def stand_in(recipe, data, processes, cores, steps):
+    def stand_in(work, processes):
         asked.append(processes)
         return 100.0 * processes
 
