@@ -278,7 +278,8 @@ class TrainConfig:
     accumulate: int = ranged(1, 1)
     """Micro-batches per optimizer step. With a relation this changes the mathematics (a warning says so)."""
     ema: float = ranged(0.0, 0.0, 0.999999)
-    """Decay of the exponential moving average of the weights, which is then what is evaluated; 0 is off."""
+    """Decay of the exponential moving average of the weights, which is then what is evaluated; 0 is off. It reaches
+    over a tenth of the steps taken so far at most."""
     precision: Literal["float32", "bfloat16", "auto", "measure"] = "auto"
     """bfloat16 autocast; auto uses it where the hardware gains, measure where a short trial before the first step does,
     which also settles the threads if those are 0."""

@@ -1,5 +1,6 @@
-"""The tools of the claims are importable, and a claim is made of text and of rows with chosen numbers."""
+"""Scripts and tools of benchmarks/ are importable, and a claim is made of text and of rows with chosen numbers."""
 
+import importlib
 import json
 import sys
 
@@ -7,6 +8,16 @@ import pytest
 from claims_kit import ARMS, BENCHMARKS, HEAD
 
 sys.path.append(str(BENCHMARKS))
+
+
+@pytest.fixture(scope="module")
+def script():
+    """Import a file of benchmarks/: script("scale"). Afterwards it is forgotten, with what it took from beside it."""
+    known = set(sys.modules)
+    yield importlib.import_module
+    beside = {path.stem for path in BENCHMARKS.glob("*.py")}
+    for name in (set(sys.modules) - known) & beside:
+        del sys.modules[name]
 
 
 @pytest.fixture

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
 from relatum.models.mae import MaskedAutoencoder
 from relatum.models.small_vit import small_vit
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 BLOCKS = {  # where each keeps the blocks of its encoder and of its decoder
     "relatum": ("encoder.blocks", "decoder.blocks"),
     "transformers": ("vit.layers", "decoder.decoder_layers"),
@@ -19,14 +15,9 @@ BLOCKS = {  # where each keeps the blocks of its encoder and of its decoder
 }
 
 
-@pytest.fixture
-def mae_speed(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    import mae_speed
-
-    yield mae_speed
-    for name in ("mae_speed", "mae_rivals", "common"):
-        sys.modules.pop(name, None)
+@pytest.fixture(scope="module")
+def mae_speed(script):
+    return script("mae_speed")
 
 
 def small():

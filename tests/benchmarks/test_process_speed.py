@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
 
 @pytest.fixture(scope="module")
-def process_speed():
-    with pytest.MonkeyPatch.context() as patched:
-        patched.syspath_prepend(str(BENCHMARKS))
-        import process_speed
-
-        yield process_speed
-    for name in ("process_speed", "common"):
-        sys.modules.pop(name, None)
+def process_speed(script):
+    return script("process_speed")
 
 
 def setting(words, name):

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from claims_kit import BENCHMARKS
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 
 
 @pytest.fixture(scope="module")
-def scale():
+def scale(script):
     with pytest.MonkeyPatch.context() as patched:
-        patched.syspath_prepend(str(BENCHMARKS))
         patched.setenv("PYTHONPATH", str(BENCHMARKS), prepend=os.pathsep)  # the benchmark sets it; here it is put back
-        import scale
-
-        yield scale
-    for name in ("scale", "scale_work", "soak"):
-        sys.modules.pop(name, None)
+        yield script("scale")
 
 
 def entries_of(path):

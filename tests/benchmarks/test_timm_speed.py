@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 LINE = "Train: 0 [{:>4d}/25 (  4%)]  Loss: 4.61 (4.61)  Time: {:.3f}s, 1280.00/s  (0.100s, 1280.00/s)  LR: 1.000e-02"
 # What stands in for timm's script: notes its words, and takes one second for the first updates, then a tenth of one.
 STAND_IN = """
@@ -24,14 +23,8 @@ for number in range(images // 4):
 
 
 @pytest.fixture(scope="module")
-def timm_speed():
-    with pytest.MonkeyPatch.context() as patched:
-        patched.syspath_prepend(str(BENCHMARKS))
-        import timm_speed
-
-        yield timm_speed
-    for name in ("timm_speed", "common"):
-        sys.modules.pop(name, None)
+def timm_speed(script):
+    return script("timm_speed")
 
 
 def stand_in(folder: Path, text: str) -> Path:

@@ -22,10 +22,10 @@ from broken_steps import (
     harmful_fit,
     manifest,
 )
-from timm.utils import ModelEmaV3
 from tiny import Talk, assert_as_if_nothing_happened, assert_same_bits, loaders, newest, rows
 
 from relatum.errors import CheckpointError, ConfigError, TrainingError
+from relatum.train.average import moving_average
 from relatum.train.checkpoint import load_checkpoint
 from relatum.train.optim import build_optimizer, learning_rate, set_learning_rate
 
@@ -36,7 +36,8 @@ def _by_hand(left_out):
     """The run of `harmful_fit` without the batches of `left_out`, written out."""
     data = loaders(augment="weak", mixup=0.4, seed=3)
     built = Harmful(data, [], "", relation=True)
-    optimizer, average = build_optimizer(built.param_groups(CONFIG), CONFIG), ModelEmaV3(built.model, CONFIG.ema)
+    optimizer, average = build_optimizer(built.param_groups(CONFIG), CONFIG), moving_average(built.model, CONFIG.ema)
+    taken = 0
     for epoch in range(CONFIG.epochs):
         torch.manual_seed(CONFIG.seed * 1_000_003 + epoch)
         built.train()
@@ -49,7 +50,8 @@ def _by_hand(left_out):
             torch.nn.utils.clip_grad_norm_(built.model.parameters(), CONFIG.clip)
             set_learning_rate(optimizer, learning_rate(CONFIG, epoch + number / 5))
             optimizer.step()
-            average.update(built.model)
+            taken += 1
+            average.update(built.model, step=taken)
     return built.model.state_dict(), average.module.state_dict()
 
 

@@ -175,7 +175,8 @@ def test_clipping_looks_at_what_is_trained_only(monkeypatch):
     assert torch.equal(frozen, built.model.conv.weight)
 
 
-def test_the_averaged_model_is_what_is_evaluated(tmp_path):
+@pytest.mark.parametrize("decay", [0.5, 0.9999])  # the second is made for far more than these 15 steps
+def test_the_averaged_model_is_what_is_evaluated(tmp_path, decay):
     data, seen = loaders(), []
     built = task()
     start = weights_of(built.model)
@@ -188,11 +189,14 @@ def test_the_averaged_model_is_what_is_evaluated(tmp_path):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.optim.SGD, "step", look)
-        done = fit(built, data, replace(TRAIN, ema=0.9, lr=0.5), out=tmp_path, display=quiet())
+        done = fit(built, data, replace(TRAIN, ema=decay, lr=0.5), out=tmp_path, display=quiet())
     average = {name: tensor.double() for name, tensor in start.items()}
-    for weights in seen:
+    for number, weights in enumerate(seen):
+        keep = min(decay, number / (10 + number))
         for name, tensor in weights.items():
-            average[name] = 0.9 * average[name] + 0.1 * tensor.double() if tensor.is_floating_point() else tensor
+            average[name] = (
+                keep * average[name] + (1 - keep) * tensor.double() if tensor.is_floating_point() else tensor
+            )
     model = Net()
     model.load_state_dict({name: tensor.to(start[name].dtype) for name, tensor in average.items()})
     expected = evaluate(model, data.evals["val"], data.prior, config=EvalConfig(bootstrap=0))

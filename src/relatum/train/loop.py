@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from timm.utils import ModelEmaV3
 from torch import Tensor, nn
 
 from relatum.batch import Batch
@@ -19,6 +18,7 @@ from relatum.data.loaders import Loaders
 from relatum.models.quick import quickly
 from relatum.processes import is_first, share_buffers, world
 from relatum.train.allocator import keep_freed_memory
+from relatum.train.average import moving_average
 from relatum.train.choose import settle
 from relatum.train.describe import facts
 from relatum.train.device import autocast, pick_device, pick_precision
@@ -106,7 +106,7 @@ class _Trainer:
             task.to(memory_format=torch.channels_last)
         self.parallel = Parallel(task, self.device)
         self.optimizer = build_optimizer(task.param_groups(config), config)
-        self.ema = ModelEmaV3(task.model, decay=config.ema) if config.ema else None
+        self.ema = moving_average(task.model, config.ema) if config.ema else None
         self.log = MetricsLog(directory, tensorboard=config.tensorboard)
         self.steps_per_epoch = steps_per_epoch(len(loaders.train), config)
         self.images_per_batch = loaders.train.batch_size * world()
@@ -193,12 +193,12 @@ class _Trainer:
         for part, micro in zip(parts, group, strict=True):
             self.log.add(part, len(micro))
         set_learning_rate(self.optimizer, lr)
-        # No step was taken before, or none with what joins now.
-        if self.position.step == self.left_out.passed(self.position) or self.task.joining:
+        taken = self.position.step - self.left_out.passed(self.position)
+        if not taken or self.task.joining:  # the first step, or the first with what joins now
             self.task.check_first_step(self.optimizer)
         self.optimizer.step()
         if self.ema is not None:
-            self.ema.update(self.task.model)
+            self.ema.update(self.task.model, step=taken + 1)
         self._count_step(lr, loss)
 
     def _gradients(self, group: list[Batch]) -> list[dict[str, Tensor]]:
