@@ -165,9 +165,6 @@ class RelationConfig:
     """Dropout inside the relation."""
     gate: bool = False
     """One learned number g for each layer, which then gives x + g (layer(x) - x); it starts at 0.1 (variant paper)."""
-    bottleneck: int = ranged(0, 0)
-    """Width below that of the features at which samples are related; projected back, this is added to the features. 0:
-    off."""
     tokens: Literal["all", "class", "patch"] = "all"
     """Which tokens are related (batchformer-v2)."""
     related_fraction: float = ranged(1.0, 0.01, 1.0)

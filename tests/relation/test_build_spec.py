@@ -20,9 +20,6 @@ def test_every_setting_arrives():
         shared_classifier=False
     )
     assert build_spec(RelationConfig(name="batchformer", gate=True)) == BatchFormer(gate=True)
-    narrow = RelationConfig(name="batchformer", bottleneck=16)
-    assert build_spec(narrow) == BatchFormer(bottleneck=16)
-    assert build_spec(RelationConfig(name="batchformer-v2", bottleneck=8)) == BatchFormerV2(bottleneck=8)
     places = {"at": ("blocks.1-2", "blocks.4"), "share": True, "tokens": "patch", "variant": "paper"}
     assert build_spec(RelationConfig(name="batchformer-v2", **places, **both)) == BatchFormerV2(**places, **both)
     gated = RelationConfig(name="batchformer-v2", variant="paper", gate=True)

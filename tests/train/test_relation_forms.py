@@ -12,8 +12,6 @@ from relatum.train import ClassificationTask, fit
 
 FORMS = {
     "gate": BatchFormer(heads=2, dropout=0.3, gate=True, layers=2),
-    "bottleneck": BatchFormer(heads=2, dropout=0.3, bottleneck=4),
-    "bottleneck and gate": BatchFormer(heads=2, dropout=0.3, bottleneck=4, gate=True, layers=2),
 }
 
 

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from relatum.errors import ConfigError, suggest
-from relatum.relation.bottleneck import BottleneckLayer
 from relatum.relation.stable import BRANCH_SCALE, StableLayer
 
 Variant = Literal["paper", "stable"]
@@ -55,8 +54,6 @@ class BatchAttention(nn.Module):
         variant: "paper", the post-norm layer of the papers, or "stable" (see `StableLayer`).
         gate: one learned number g for each layer, which then gives x + g (layer(x) - x). It starts at 0.1 and not at 0:
             related features are close to the plain ones, yet every weight gets a gradient from the first step on.
-        bottleneck: width below C at which samples are related: each layer is then x + up(layer(down(x))), and heads and
-            hidden are those of that width. None relates at the width of the features.
     """
 
     def __init__(
@@ -68,17 +65,15 @@ class BatchAttention(nn.Module):
         layers: int = 1,
         variant: Variant = "paper",
         gate: bool = False,
-        bottleneck: int | None = None,
     ) -> None:
         super().__init__()
-        check_heads(dim, heads, bottleneck)
+        check_heads(dim, heads)
         check_gate(gate, variant)
         if layers < 1:
             raise ConfigError(f"BatchAttention needs at least one layer, not {layers}.")
         if variant not in LAYERS:
             raise ConfigError(f"unknown variant '{variant}'; {suggest(variant, LAYERS)}")
-        made = (LAYERS[variant](bottleneck or dim, heads, hidden, dropout) for _ in range(layers))
-        self.layers = nn.ModuleList(BottleneckLayer(dim, bottleneck, layer) if bottleneck else layer for layer in made)
+        self.layers = nn.ModuleList(LAYERS[variant](dim, heads, hidden, dropout) for _ in range(layers))
         self.gates = nn.Parameter(torch.full((layers,), BRANCH_SCALE)) if gate else None
 
     def forward(self, x: Tensor, rows: Tensor | None = None, padding: Tensor | None = None) -> Tensor:
@@ -125,11 +120,8 @@ def check_gate(gate: bool, variant: str) -> None:
         )
 
 
-def check_heads(dim: int, heads: int, bottleneck: int | None = None) -> None:
-    """Raise a ConfigError unless `heads` divides the width of the attention: `dim`, or a bottleneck below it."""
-    if bottleneck is not None and not 0 < bottleneck < dim:
-        raise ConfigError(f"a bottleneck of {bottleneck} must be above 0 and below the feature width {dim}.")
-    width, what = (dim, "feature width") if bottleneck is None else (bottleneck, "bottleneck")
-    if heads < 1 or width % heads:
-        valid = ", ".join(str(h) for h in range(1, 17) if width % h == 0)
-        raise ConfigError(f"{heads} attention heads do not divide the {what} {width}; possible: {valid}.")
+def check_heads(dim: int, heads: int) -> None:
+    """Raise a ConfigError unless `heads` divides the feature width `dim`."""
+    if heads < 1 or dim % heads:
+        valid = ", ".join(str(h) for h in range(1, 17) if dim % h == 0)
+        raise ConfigError(f"{heads} attention heads do not divide the feature width {dim}; possible: {valid}.")

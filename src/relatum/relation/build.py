@@ -24,7 +24,6 @@ def build_spec(config: RelationConfig) -> Spec | None:
         "dropout": config.dropout,
         "hidden": config.hidden or None,
         "gate": config.gate,
-        "bottleneck": config.bottleneck or None,
         "related_fraction": config.related_fraction,
         "gather": config.gather and world() > 1,  # alone, this process has all samples already
     }

@@ -50,7 +50,7 @@ def find_sites(model: nn.Module, spec: Spec, num_classes: int | None = None) -> 
             listed = ", ".join(f"{site.name} ({site.width})" for site in sites)
             raise ConfigError(f"share=True needs one feature width at all sites, not {listed}; use share=False.")
     for site in sites:
-        check_heads(site.width, site.heads, spec.bottleneck)
+        check_heads(site.width, site.heads)
     return sites
 
 

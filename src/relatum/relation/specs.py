@@ -25,8 +25,6 @@ class BatchFormer:
         shared_classifier: False is the paper's ablation: the related features replace the plain ones, (N, C).
         variant: "paper", or the "stable" layer.
         gate: one learned number g for each layer, which then gives x + g (layer(x) - x); it starts at 0.1.
-        bottleneck: width below that of the features at which samples are related; projected back, this is added to the
-            features. heads and hidden are then those of that width. None relates at the width of the features.
         related_fraction: share of the batch, drawn anew at each pass, that forms the related stream; it attends to
             the whole batch.
         gather: relate the samples of all processes of `torch.distributed`, with exact gradients. The processes may have
@@ -41,7 +39,6 @@ class BatchFormer:
     shared_classifier: bool = True
     variant: Variant = "paper"
     gate: bool = False
-    bottleneck: int | None = None
     related_fraction: float = 1.0
     gather: bool = False
 
@@ -72,7 +69,6 @@ class BatchFormerV2:
         hidden: feed-forward width; None means the feature width (paper), or no feed-forward part (stable).
         variant: "stable" (default), or "paper", the layer as published.
         gate: as in `BatchFormer`; for the layer as published.
-        bottleneck: as in `BatchFormer`; it must be divisible by the heads at every site.
         tokens: relate all tokens, the class token(s) only, or the patches only.
         two_streams: False is the paper's ablation: the related features replace the plain ones at every site.
         related_fraction: share of the batch, drawn anew at each pass, that forms the related stream; it attends to
@@ -99,7 +95,6 @@ class BatchFormerV2:
     hidden: int | None = None
     variant: Variant = "stable"
     gate: bool = False
-    bottleneck: int | None = None
     tokens: Literal["all", "class", "patch"] = "all"
     two_streams: bool = True
     related_fraction: float = 1.0
