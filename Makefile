@@ -22,7 +22,7 @@ demo: setup      ## train three small models on a generated long-tailed world an
 	$(BIN)/relatum demo
 
 test: setup      ## run the whole fast suite; uses real data where RELATUM_DATA names its folder
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 quality: setup   ## lint, format check, types
 	$(BIN)/ruff check .
