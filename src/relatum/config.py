@@ -163,8 +163,6 @@ class RelationConfig:
     """Feed-forward width; 0 means the feature width (paper), or no feed-forward part (stable)."""
     dropout: float = ranged(0.5, 0.0, 1.0)
     """Dropout inside the relation."""
-    gate: bool = False
-    """One learned number g for each layer, which then gives x + g (layer(x) - x); it starts at 0.1 (variant paper)."""
     tokens: Literal["all", "class", "patch"] = "all"
     """Which tokens are related (batchformer-v2)."""
     related_fraction: float = ranged(1.0, 0.01, 1.0)

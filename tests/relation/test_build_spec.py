@@ -19,11 +19,8 @@ def test_every_setting_arrives():
     assert build_spec(RelationConfig(name="batchformer", shared_classifier=False)) == BatchFormer(
         shared_classifier=False
     )
-    assert build_spec(RelationConfig(name="batchformer", gate=True)) == BatchFormer(gate=True)
     places = {"at": ("blocks.1-2", "blocks.4"), "share": True, "tokens": "patch", "variant": "paper"}
     assert build_spec(RelationConfig(name="batchformer-v2", **places, **both)) == BatchFormerV2(**places, **both)
-    gated = RelationConfig(name="batchformer-v2", variant="paper", gate=True)
-    assert build_spec(gated) == BatchFormerV2(variant="paper", gate=True)
     assert build_spec(RelationConfig(name="batchformer-v2", two_streams=False)) == BatchFormerV2(two_streams=False)
 
 
@@ -40,13 +37,6 @@ def test_every_setting_arrives():
 def test_a_setting_without_effect_is_refused(name, setting):
     with pytest.raises(ConfigError, match=f"relation.{next(iter(setting))} does nothing"):
         build_spec(RelationConfig(name=name, **setting))
-
-
-@pytest.mark.parametrize("settings", [{"name": "batchformer-v2"}, {"name": "batchformer", "variant": "stable"}])
-def test_a_layer_with_scales_of_its_own_takes_no_gate(settings):
-    build_spec(RelationConfig(**settings))
-    with pytest.raises(ConfigError, match="gate does nothing new for the stable layer"):
-        build_spec(RelationConfig(**settings, gate=True))
 
 
 def test_a_single_stream_takes_no_fraction():

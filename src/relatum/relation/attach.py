@@ -100,7 +100,7 @@ def _attentions(model: nn.Module, spec: Spec, sites: list[Site]) -> Iterator[Bat
     shared: BatchAttention | None = None
     for site in sites:
         if shared is None:
-            options = (spec.hidden, spec.dropout, spec.layers, spec.variant, spec.gate)
+            options = (spec.hidden, spec.dropout, spec.layers, spec.variant)
             made = BatchAttention(site.width, site.heads, *options)
             reference = next((p for p in site.module.parameters() if p.is_floating_point()), torch.empty(0))
             made.to(device=reference.device, dtype=reference.dtype).train(model.training)

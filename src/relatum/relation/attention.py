@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from relatum.errors import ConfigError, suggest
-from relatum.relation.stable import BRANCH_SCALE, StableLayer
+from relatum.relation.stable import StableLayer
 
 Variant = Literal["paper", "stable"]
 
@@ -52,8 +52,6 @@ class BatchAttention(nn.Module):
         dropout: dropout probability, active in training mode only.
         layers: number of encoder layers.
         variant: "paper", the post-norm layer of the papers, or "stable" (see `StableLayer`).
-        gate: one learned number g for each layer, which then gives x + g (layer(x) - x). It starts at 0.1 and not at 0:
-            related features are close to the plain ones, yet every weight gets a gradient from the first step on.
     """
 
     def __init__(
@@ -64,17 +62,14 @@ class BatchAttention(nn.Module):
         dropout: float = 0.5,
         layers: int = 1,
         variant: Variant = "paper",
-        gate: bool = False,
     ) -> None:
         super().__init__()
         check_heads(dim, heads)
-        check_gate(gate, variant)
         if layers < 1:
             raise ConfigError(f"BatchAttention needs at least one layer, not {layers}.")
         if variant not in LAYERS:
             raise ConfigError(f"unknown variant '{variant}'; {suggest(variant, LAYERS)}")
         self.layers = nn.ModuleList(LAYERS[variant](dim, heads, hidden, dropout) for _ in range(layers))
-        self.gates = nn.Parameter(torch.full((layers,), BRANCH_SCALE)) if gate else None
 
     def forward(self, x: Tensor, rows: Tensor | None = None, padding: Tensor | None = None) -> Tensor:
         """Relate the samples of a batch.
@@ -91,11 +86,8 @@ class BatchAttention(nn.Module):
         everyone = x.unsqueeze(1) if x.ndim == 2 else x.flatten(1, -2)  # (N, L, C)
         ignored = None if padding is None else _ignored(padding.reshape(everyone.shape[:2]))
         related = everyone
-        for number, layer in enumerate(self.layers):
+        for layer in self.layers:
             related = layer(everyone, rows, ignored)
-            if self.gates is not None:
-                plain = everyone if rows is None else everyone.index_select(0, rows)
-                related = plain + self.gates[number] * (related - plain)
             # A second layer attends to what the first has made of the related samples.
             everyone = related if rows is None else everyone.index_copy(0, rows, related.to(everyone.dtype))
         related = related.reshape(-1, *x.shape[1:])
@@ -109,15 +101,6 @@ def _ignored(padding: Tensor) -> Tensor:
     """Keys to leave out, (L, N), from padding (N, L); where all samples are padded none is, or softmax gives NaN."""
     padded = padding.bool().T
     return padded & ~padded.all(1, keepdim=True)
-
-
-def check_gate(gate: bool, variant: str) -> None:
-    """Raise a ConfigError for a gate where there is one already."""
-    if gate and variant == "stable":
-        raise ConfigError(
-            "gate does nothing new for the stable layer, whose branches have a learned scale each that starts at "
-            f"{BRANCH_SCALE}; leave gate out, or set variant to paper."
-        )
 
 
 def check_heads(dim: int, heads: int) -> None:

@@ -23,7 +23,6 @@ def build_spec(config: RelationConfig) -> Spec | None:
         "layers": config.layers,
         "dropout": config.dropout,
         "hidden": config.hidden or None,
-        "gate": config.gate,
         "related_fraction": config.related_fraction,
         "gather": config.gather and world() > 1,  # alone, this process has all samples already
     }

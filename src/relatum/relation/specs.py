@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from relatum.errors import ConfigError
-from relatum.relation.attention import Variant, check_gate
+from relatum.relation.attention import Variant
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,6 @@ class BatchFormer:
         at: "classifier" to find the classifier(s) of the model, or the name of a module whose input is related.
         shared_classifier: False is the paper's ablation: the related features replace the plain ones, (N, C).
         variant: "paper", or the "stable" layer.
-        gate: one learned number g for each layer, which then gives x + g (layer(x) - x); it starts at 0.1.
         related_fraction: share of the batch, drawn anew at each pass, that forms the related stream; it attends to
             the whole batch.
         gather: relate the samples of all processes of `torch.distributed`, with exact gradients. The processes may have
@@ -38,12 +37,10 @@ class BatchFormer:
     at: str = "classifier"
     shared_classifier: bool = True
     variant: Variant = "paper"
-    gate: bool = False
     related_fraction: float = 1.0
     gather: bool = False
 
     def __post_init__(self) -> None:
-        check_gate(self.gate, self.variant)
         check_fraction(self.related_fraction, self.keeps_plain)
 
     @property
@@ -68,7 +65,6 @@ class BatchFormerV2:
         dropout: dropout inside the relation.
         hidden: feed-forward width; None means the feature width (paper), or no feed-forward part (stable).
         variant: "stable" (default), or "paper", the layer as published.
-        gate: as in `BatchFormer`; for the layer as published.
         tokens: relate all tokens, the class token(s) only, or the patches only.
         two_streams: False is the paper's ablation: the related features replace the plain ones at every site.
         related_fraction: share of the batch, drawn anew at each pass, that forms the related stream; it attends to
@@ -94,7 +90,6 @@ class BatchFormerV2:
     dropout: float = 0.5
     hidden: int | None = None
     variant: Variant = "stable"
-    gate: bool = False
     tokens: Literal["all", "class", "patch"] = "all"
     two_streams: bool = True
     related_fraction: float = 1.0
@@ -112,7 +107,6 @@ class BatchFormerV2:
         object.__setattr__(self, "at", self.at if isinstance(self.at, str) else tuple(self.at))
         if not self.at:
             raise ConfigError('BatchFormerV2 needs a place: at="last", at="all", or names such as at="blocks.7".')
-        check_gate(self.gate, self.variant)
         check_fraction(self.related_fraction, self.keeps_plain)
 
     @property
