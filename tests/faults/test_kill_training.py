@@ -73,7 +73,7 @@ def test_the_training_has_everything_and_none_of_it_is_idle(whole, tmp_path):
     assert len(whole.child.samples) == STEPS and [row["step"] for row in rows(whole.run)][-1] == STEPS
     parts = {name.partition(".")[0] for name in tensors(whole.run)}
     assert parts == {"model", "ema", "optimizer", "rng"} and any("momentum" in name for name in tensors(whole.run))
-    changes = {"--objective.drw-start": "0.75", "--data.mixup": "0", "--train.ema": "0.7", "--train.momentum": "0.8"}
+    changes = {"--objective.drw-start": "0.75", "--data.mixup": "0", "--train.ema": "0.3", "--train.momentum": "0.8"}
     for option, value in changes.items():
         words = changed(TRAINING, option, value)
         code, child = kit().run([*words, "--data.root", whole.photos, "--out", option[2:]], tmp_path)
