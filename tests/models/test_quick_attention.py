@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from relatum.config import DataConfig, ModelConfig, RunConfig, TrainConfig
-from relatum.models.attention import _choose, quick_attention
+from relatum.models.attention import _choose, attend, quick_attention
 from relatum.models.mae import MaskedAutoencoder
 from relatum.models.small_vit import small_vit
 from relatum.recipes import budget, classification
@@ -74,6 +74,7 @@ def test_what_was_not_fused_stays_so_and_an_error_leaves_no_trace():
         raise RuntimeError("inside")
     assert fused(blocks) == [True, True, False, True, True, True]
     assert not any(block.attn._forward_pre_hooks for block in blocks)
+    assert not any("forward" in vars(block.attn) for block in blocks)
 
 
 DATA = DataConfig(kind="shapes", largest=10, batch_size=16)
@@ -127,3 +128,88 @@ def test_both_ways_give_the_same_gradients():
     assert seen == [False, True]
     for plain, reference in zip(*gradients, strict=True):
         torch.testing.assert_close(plain, reference, rtol=1e-4, atol=1e-6)
+
+
+def softmaxes_in(call):
+    """The precision of each softmax in a call."""
+    seen = []
+
+    class Watch(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            if getattr(function, "__name__", "") == "softmax":
+                seen.append(args[0].dtype)
+            return function(*args, **(kwargs or {}))
+
+    with Watch():
+        call()
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("length", "dtype", "inside"),
+    [
+        (15, "bfloat16", "bfloat16"),
+        (16, "bfloat16", "float32"),
+        (31, "bfloat16", "float32"),
+        (32, "bfloat16", "bfloat16"),
+        (17, "float32", "float32"),
+    ],
+)
+def test_weights_of_rows_shorter_than_a_vector_are_computed_in_float32(length, dtype, inside):
+    attention, dtype = vit().blocks[0].attn.to(getattr(torch, dtype)), getattr(torch, dtype)
+    tokens = torch.randn(2, length, 64, dtype=dtype)
+    with quick_attention(attention):
+        assert softmaxes_in(lambda: attention(tokens)) == [getattr(torch, inside)]
+        assert attention(tokens).dtype == dtype
+
+
+def test_a_mask_of_the_attention_is_left_to_timm_and_counts():
+    attention, tokens = vit().blocks[0].attn.bfloat16(), torch.randn(2, 17, 64).bfloat16()
+    allowed = torch.ones(17, 17, dtype=torch.bool).tril()
+    with torch.no_grad(), quick_attention(attention):
+        for masked in ({"attn_mask": allowed}, {"is_causal": True}):
+            assert softmaxes_in(lambda masked=masked: attention(tokens, **masked)) == [torch.bfloat16]
+            torch.testing.assert_close(
+                attention(tokens, **masked)[:, :1], attention(tokens[:, :1]), rtol=0.02, atol=0.02
+            )
+
+
+def plain_reference(attention, queries, tokens):
+    """Attention of `queries` over `tokens` image by image and head by head."""
+    width, heads = 64, attention.num_heads
+    weight, bias = attention.qkv.weight, attention.qkv.bias
+    q, k, v = (x @ weight[i * width : (i + 1) * width].T + bias[i * width : (i + 1) * width]
+               for i, x in enumerate((queries, tokens, tokens)))  # fmt: skip
+    made = torch.zeros_like(q)
+    for image in range(len(tokens)):
+        for part in torch.arange(width).chunk(heads):
+            logits = q[image][:, part] @ k[image][:, part].T / len(part) ** 0.5
+            exponents = (logits - logits.amax(1, keepdim=True)).exp()
+            made[image][:, part] = exponents / exponents.sum(1, keepdim=True) @ v[image][:, part]
+    return made @ attention.proj.weight.T + attention.proj.bias
+
+
+@pytest.mark.parametrize("count", [17, 3])
+def test_attend_is_attention_in_float64_and_near_it_in_bfloat16(count):
+    attention, tokens = vit().blocks[0].attn.double(), torch.randn(2, 17, 64, dtype=torch.float64)
+    torch.nn.init.normal_(attention.qkv.bias)
+    queries = tokens if count == 17 else tokens[:, :count]
+    with torch.no_grad():
+        wanted = plain_reference(attention, queries, tokens)
+        torch.testing.assert_close(attend(attention, queries, tokens), wanted, rtol=1e-10, atol=1e-12)
+        low = attend(attention.bfloat16(), queries.bfloat16(), tokens.bfloat16())
+    assert (low.double() - wanted).abs().max() < 0.02 * wanted.abs().max()
+
+
+def test_gradients_in_bfloat16_are_those_of_float32_up_to_its_rounding():
+    attention, tokens = vit().blocks[0].attn, torch.randn(8, 17, 64)
+    gradients = []
+    for low in (False, True):
+        attention.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=low), quick_attention(attention):
+            made = attention(tokens)
+        (made.float() * torch.linspace(-1, 1, made.numel()).view(made.shape)).sum().backward()
+        gradients.append(attention.qkv.weight.grad.clone())
+    precise, low = gradients
+    assert not torch.equal(low, precise)
+    assert (low - precise).norm() < 0.02 * precise.norm()

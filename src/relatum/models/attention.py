@@ -1,32 +1,65 @@
-"""Which of timm's two ways to compute attention is the faster one for a few tokens."""
+"""The faster one of several equal ways to compute the attention of a timm ViT, for a few tokens on a CPU."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from timm.layers import Attention
 from torch import Tensor, nn
+from torch.nn import functional
 
 # On CPUs torch's fused kernel is made for long sequences. In float32, forward and backward of a ViT's blocks take about
 # as long either way up to 65 tokens (0.96 of it without the kernel at 50), and longer without it from 99 on (1.05, at
 # 197 1.14). In bfloat16 attention itself takes the kernel 4 times as long at 17 tokens and 2.5 times at 197. Longer
 # sequences are left to it, also because the plain way keeps a weight for every pair of tokens.
 _LONGEST = {torch.float32: 64, torch.bfloat16: 300}
+# A vector of the processor holds 32 numbers in bfloat16 and 16 in float32; torch treats shorter rows one by one. The
+# weights of 17 or 26 tokens take 1.6 to 2 times as long in bfloat16, casts included; of 5, and from 32 on, less.
+_WEIGHTS_IN_FLOAT32 = range(16, 32)
+
+
+def attend(attention: Any, queries: Tensor, tokens: Tensor) -> Tensor:
+    """Return what an attention for which `is_usual` is true makes of some tokens that look at all of them.
+
+    Args:
+        attention: timm's.
+        queries: (N, R, C), those that look.
+        tokens: (N, L, C); the same tensor as `queries` where all of them do.
+
+    Returns:
+        (N, R, C).
+    """
+    q, k, v = _projected(attention, queries, tokens)
+    weights = attention.attn_drop(_weights(attention.q_norm(q), attention.k_norm(k), attention.scale))
+    mixed = (weights @ v).transpose(1, 2).flatten(2)
+    made: Tensor = attention.proj_drop(attention.proj(attention.norm(mixed)))
+    return made
+
+
+def is_usual(attention: nn.Module) -> bool:
+    """Whether it is timm's usual attention: one linear layer for queries, keys and values, and no gate."""
+    part: Any = attention
+    return type(part) is Attention and type(part.qkv) is nn.Linear and part.gate is None
 
 
 @contextmanager
 def quick_attention(model: nn.Module) -> Iterator[None]:
-    """Inside, every attention of timm in `model` is computed the faster way for what it is given; afterwards as before.
+    """Inside, every attention of timm in `model` is computed the fastest way for its input; afterwards as before.
 
-    Both ways are timm's own and differ by rounding. What was not fused before stays so.
+    The ways differ by rounding. What was not fused before stays so.
 
     Args:
         model: a timm ViT, parts of one, or anything that contains them; other models are left alone.
     """
     fused: list[Any] = [part for part in model.modules() if vars(part).get("fused_attn")]
     handles = [part.register_forward_pre_hook(_choose) for part in fused]
+    usual = [part for part in fused if is_usual(part) and "forward" not in vars(part)]
+    for part in usual:
+        part.forward = functools.partial(_forward, part)
     try:
         yield
     finally:
@@ -34,6 +67,8 @@ def quick_attention(model: nn.Module) -> Iterator[None]:
             handle.remove()
         for part in fused:
             part.fused_attn = True
+        for part in usual:
+            del part.forward
 
 
 def _choose(attention: Any, inputs: tuple[Any, ...]) -> None:
@@ -42,8 +77,50 @@ def _choose(attention: Any, inputs: tuple[Any, ...]) -> None:
 
 
 def _short(tokens: Tensor) -> bool:
-    """Whether the plain way is the faster one for tokens (N, L, C)."""
+    """Whether the plain way is faster than the fused kernel for tokens (N, L, C)."""
     if tokens.device.type != "cpu" or tokens.ndim != 3:
         return False
-    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else tokens.dtype
-    return tokens.shape[1] <= _LONGEST.get(dtype, 0)
+    return tokens.shape[1] <= _LONGEST.get(_precision(tokens), 0)
+
+
+def _precision(tokens: Tensor) -> torch.dtype:
+    """What products of the tokens are computed in."""
+    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else tokens.dtype
+
+
+def _forward(attention: Any, tokens: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+    """In place of timm's `forward`, which has the weights in the precision of the products."""
+    masked = attn_mask is not None or is_causal
+    if masked or attention.fused_attn or not _weights_in_float32(tokens.shape[1], _precision(tokens)):
+        made: Tensor = Attention.forward(attention, tokens, attn_mask, is_causal)
+        return made
+    return attend(attention, tokens, tokens)
+
+
+def _weights_in_float32(length: int, precision: torch.dtype) -> bool:
+    return precision == torch.bfloat16 and length in _WEIGHTS_IN_FLOAT32
+
+
+def _weights(q: Tensor, k: Tensor, scale: float) -> Tensor:
+    """softmax(scale q k'), (N, H, R, L), of queries (N, H, R, D) and keys (N, H, L, D)."""
+    if q.device.type == "cpu" and _weights_in_float32(k.shape[2], q.dtype):
+        products = (q @ k.transpose(-2, -1)).float()
+        return products.mul_(scale).softmax(dim=-1).to(q.dtype)
+    return ((q * scale) @ k.transpose(-2, -1)).softmax(dim=-1)
+
+
+def _projected(attention: Any, queries: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries (N, H, R, D), keys and values (N, H, L, D)."""
+    layer, width = attention.qkv, attention.attn_dim
+    if queries is tokens:
+        q, k, v = layer(tokens).chunk(3, dim=-1)
+    else:
+        own, others = (None, None) if layer.bias is None else (layer.bias[:width], layer.bias[width:])
+        q = functional.linear(queries, layer.weight[:width], own)
+        k, v = functional.linear(tokens, layer.weight[width:], others).chunk(2, dim=-1)
+    return _heads(q, attention), _heads(k, attention), _heads(v, attention)
+
+
+def _heads(tokens: Tensor, attention: Any) -> Tensor:
+    """(N, L, H * D) -> (N, H, L, D)."""
+    return tokens.unflatten(-1, (attention.num_heads, attention.head_dim)).transpose(1, 2)

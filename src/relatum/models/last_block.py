@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from timm.layers import Attention
 from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
-from torch.nn import functional
+
+from relatum.models.attention import attend, is_usual
 
 Read = Callable[[Tensor], Tensor]
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -33,7 +33,7 @@ def block_for(block: nn.Module, tokens: Tensor, read: Read) -> Tensor:
     """
     part: Any = block
     normed = part.norm1(tokens)
-    made = read(tokens) + part.drop_path1(part.ls1(_attend(part.attn, read(normed), normed)))
+    made = read(tokens) + part.drop_path1(part.ls1(attend(part.attn, read(normed), normed)))
     return made + part.drop_path2(part.ls2(part.mlp(part.norm2(made))))
 
 
@@ -68,29 +68,8 @@ def class_token_only(model: nn.Module) -> Iterator[None]:
             handle.remove()
 
 
-def _attend(attention: Any, queries: Tensor, tokens: Tensor) -> Tensor:
-    """Attention (N, R, C) of `queries` (N, R, C) over `tokens` (N, L, C), both normalised."""
-    weight, bias, width = attention.qkv.weight, attention.qkv.bias, attention.attn_dim
-    own, others = (None, None) if bias is None else (bias[:width], bias[width:])
-    q = _heads(functional.linear(queries, weight[:width], own), attention)
-    k, v = (_heads(part, attention) for part in functional.linear(tokens, weight[width:], others).chunk(2, dim=-1))
-    q, k = attention.q_norm(q), attention.k_norm(k)
-    weights = attention.attn_drop(((q * attention.scale) @ k.transpose(-2, -1)).softmax(dim=-1))
-    mixed = (weights @ v).transpose(1, 2).flatten(2)
-    made: Tensor = attention.proj_drop(attention.proj(attention.norm(mixed)))
-    return made
-
-
-def _heads(tokens: Tensor, attention: Any) -> Tensor:
-    """(N, L, H * D) -> (N, H, L, D)."""
-    return tokens.unflatten(-1, (attention.num_heads, attention.head_dim)).transpose(1, 2)
-
-
 def _is_usual(block: nn.Module) -> bool:
-    if type(block) is not Block:
-        return False
-    attention: Any = block.attn
-    return type(attention) is Attention and type(attention.qkv) is nn.Linear and attention.gate is None
+    return type(block) is Block and is_usual(block.attn)
 
 
 def _reads_class_token(part: nn.Module) -> bool:
