@@ -21,7 +21,7 @@ Augmentation = Literal["none", "weak", "crop", "autoaugment", "randaugment", "im
 Normalisation = Literal["imagenet", "cifar", "half", "imagenet-lt", "imagenet-bal", "inaturalist18"]
 Stage = Literal["pretrain", "finetune"]
 SamplerName = Literal[
-    "instance", "class-balanced", "square-root", "progressive", "effective-number", "repeat-factor", "class-pairs",
+    "instance", "class-balanced", "square-root", "progressive", "effective-number", "repeat-factor",
 ]  # fmt: skip
 ObjectiveName = Literal[
     "cross-entropy", "balanced-softmax", "logit-adjusted", "vector-scaling", "focal", "class-balanced", "ldam",

@@ -188,16 +188,13 @@ def test_every_sampler_is_a_function_of_seed_epoch_and_rank(targets, name, world
     assert all((part == other.indices(epoch)).all() for part, other in zip(parts, again, strict=True))
     alone = build_sampler(config, targets, 5, seed=seed, epochs=6)
     order = alone.indices(epoch)
-    group = 2 if name == "class-pairs" else 1
-    assert {len(part) for part in parts} == {len(samplers[0])} == {group * -(-len(order) // (group * world))}
-    # place i of rank r is place i * world + r of the whole, counted in pairs if these stay together
-    dealt = np.stack([part.reshape(-1, group) for part in parts], axis=1).reshape(-1)
+    assert {len(part) for part in parts} == {len(samplers[0])} == {-(-len(order) // world)}
+    # place i of rank r is place i * world + r of the whole
+    dealt = np.stack(parts, axis=1).reshape(-1)
     assert (dealt[: len(order)] == order).all()
     assert (dealt[len(order) :] == np.resize(order, len(dealt))[len(order) :]).all()
     assert order.min() >= 0 and order.max() < len(targets)
-    if name == "class-pairs":
-        assert len(order) == max(len(targets) // 2, 1) * 2
-    elif name != "repeat-factor":
+    if name != "repeat-factor":
         assert len(order) == len(targets)
 
 

@@ -62,9 +62,8 @@ def test_ranks_have_equal_length_and_cover_the_epoch(name, world):
     whole = _make(name).order(1)
     parts = [_make(name, rank=r, world=world) for r in range(world)]
     dealt = [p.indices(1) for p in parts]
-    group = parts[0].together  # so many neighbours are dealt at once
-    assert {len(d) for d in dealt} == {len(p) for p in parts} == {group * -(-len(whole) // (group * world))}
-    together = np.stack([d.reshape(-1, group) for d in dealt], axis=1).reshape(-1)
+    assert {len(d) for d in dealt} == {len(p) for p in parts} == {-(-len(whole) // world)}
+    together = np.stack(dealt, axis=1).reshape(-1)
     assert np.array_equal(together[: len(whole)], whole)
     # what is left over is the start of the order again
     assert np.array_equal(together[len(whole) :], np.resize(whole, len(together))[len(whole) :])
@@ -198,7 +197,7 @@ def test_bad_settings_are_refused():
 
 @pytest.mark.parametrize("name", [*ALL, "deferred"])
 def test_double_correction_is_warned_about(name):
-    if name in ("instance", "class-pairs"):
+    if name == "instance":
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             warn_double_correction(name, objective_corrects=True)

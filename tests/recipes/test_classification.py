@@ -118,7 +118,7 @@ def test_deferred_reweighting_switches_on_in_its_epoch(config):
 
 
 def test_the_sampler_is_the_one_asked_for(config):
-    for name in ("instance", "class-balanced", "square-root", "repeat-factor", "class-pairs"):
+    for name in ("instance", "class-balanced", "square-root", "repeat-factor"):
         _, loaders = build(_with(config, data={"sampler": name}))
         assert loaders.train.sampler.name == name
     _, loaders = build(_with(config, data={"drs_start": 0.5}))

@@ -91,14 +91,6 @@ def test_with_accumulation_a_resumed_epoch_has_the_same_groups(tmp_path):
     assert_as_if_nothing_happened(tmp_path / "cut", tmp_path / "whole")
 
 
-def test_with_same_class_pairs_a_resumed_epoch_has_the_same_pairs(tmp_path, whole):
-    fit_everything(tmp_path / "whole", sampler="class-pairs")
-    assert not torch.equal(newest(tmp_path / "whole")["model.fc.weight"], newest(whole)["model.fc.weight"])
-    assert fit_everything(tmp_path / "cut", SignalAt(7), sampler="class-pairs").status == "interrupted"
-    fit_everything(tmp_path / "cut", sampler="class-pairs")
-    assert_as_if_nothing_happened(tmp_path / "cut", tmp_path / "whole")
-
-
 def test_an_epoch_with_many_steps_writes_its_rows_at_the_same_steps(tmp_path):
     config = replace(EVERYTHING, epochs=1)
     options = {"images": 488, "config": config}  # 61 steps: a row at 50 and one at the end

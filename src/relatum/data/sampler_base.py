@@ -43,13 +43,11 @@ class Sampler(ABC):
     Attributes:
         name: what recipes call it.
         balances: whether rare classes are seen more often than they occur.
-        together: how many neighbours in the order are dealt to a rank at once; 1 deals sample by sample.
-        size: samples per epoch over all ranks, before padding; a multiple of `together`.
+        size: samples per epoch over all ranks, before padding.
     """
 
     name: ClassVar[str] = ""
     balances: ClassVar[bool] = True
-    together: int = 1
 
     def __init__(
         self,
@@ -83,10 +81,10 @@ class Sampler(ABC):
         if self.views > 1:
             drawn = np.repeat(drawn[: -(-self.size // self.views)], self.views)[: self.size]
         padded = np.resize(drawn, len(self) * self.world)  # np.resize repeats from the start
-        return padded.reshape(-1, self.world, self.together)[:, self.rank].reshape(-1)
+        return padded[self.rank :: self.world]
 
     def __len__(self) -> int:
-        return -(-self.size // (self.world * self.together)) * self.together
+        return -(-self.size // self.world)
 
     def _random(self, epoch: int) -> np.random.Generator:
         return np.random.default_rng([_STREAM, self.seed, epoch])

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from relatum.config import DataConfig
-from relatum.data.class_pairs import ClassPairsSampler
 from relatum.data.sampler_base import ClassWeightedSampler, Indices, Sampler, Weights
 from relatum.errors import ConfigError, suggest
 
@@ -144,7 +143,6 @@ class Deferred(Sampler):
             views=first.views,
         )
         self.first, self.then, self.start, self.size = first, then, start, first.size
-        self.together = first.together
 
     def order(self, epoch: int) -> Indices:
         """Return the order of the sampler whose turn it is, (size,)."""
@@ -161,7 +159,6 @@ SAMPLERS: dict[str, type[Sampler]] = {
         ProgressiveSampler,
         EffectiveNumberSampler,
         RepeatFactorSampler,
-        ClassPairsSampler,
     )
 }
 
@@ -181,11 +178,6 @@ def build_sampler(
         raise ConfigError(f"unknown sampler '{config.sampler}'; {suggest(config.sampler, SAMPLERS)}")
     settings = {"seed": seed, "epochs": epochs, "rank": rank, "world": world, "views": config.repeats}
     first = SAMPLERS[config.sampler](targets, num_classes, **settings)
-    if config.batch_size % first.together:
-        raise ConfigError(
-            f"data.sampler {config.sampler} keeps {first.together} samples together in a batch, and data.batch_size "
-            f"{config.batch_size} would part them; set a multiple of {first.together}."
-        )
     if config.drs_start >= 1:
         return first
     then = ClassBalancedSampler(targets, num_classes, **settings)
