@@ -55,6 +55,14 @@ def test_a_batch_is_averaged_down_and_keeps_everything_else():
     assert schedule.shrink(batch, 1) is batch
 
 
+@given(epochs=st.integers(1, 60), ends=st.tuples(st.floats(0.05, 0.4), st.floats(0.45, 0.95)), part=st.floats(0, 1))
+def test_work_is_the_pixels_of_every_epoch(epochs, ends, part):
+    schedule = SizeSchedule((8, 16, 24), (*ends, 1.0), epochs)
+    for whole in {0, epochs // 2, epochs - 1}:
+        pixels = sum(schedule.at(epoch) ** 2 for epoch in range(whole)) + part * schedule.at(whole) ** 2
+        assert schedule.work(whole + part) == pytest.approx(pixels / 24**2)
+
+
 @pytest.mark.parametrize(("before", "after"), [((32, 32), 24), ((64, 48), 20), ((24, 24), 31), ((96, 96), 64)])
 @pytest.mark.parametrize("low_precision", [False, True])
 def test_a_resize_is_that_of_torch_in_double_precision_whether_or_not_autocast_is_on(before, after, low_precision):

@@ -115,7 +115,7 @@ class _SignalAfter(Talk):
         super().__init__()
         self.at, self.number, self.early = step, number, early
 
-    def step(self, done, info):
+    def step(self, done, info, eta_seconds):
         happened = any("its batch out" in text for text in self.said)
         if done == self.at and (happened or self.early):
             os.kill(os.getpid(), self.number)
@@ -207,7 +207,7 @@ def test_rollback_without_a_directory_is_refused_before_training():
 
 def test_rollback_with_every_checkpoint_damaged_is_one_clear_error(tmp_path):
     class Damage(Talk):
-        def step(self, done, info):
+        def step(self, done, info, eta_seconds):
             if done == 7:
                 for path in (tmp_path / "checkpoints").glob("*.safetensors"):
                     path.write_bytes(b"")

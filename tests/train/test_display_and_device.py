@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import itertools
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -39,6 +41,33 @@ def test_on_a_terminal_there_is_a_bar_with_an_eta():
     assert "15/15" in text
     assert "ETA" in text
     assert "img/s" in text
+
+
+class Etas(Display):
+    """A display that remembers when it was told that the run will end."""
+
+    def __init__(self):
+        super().__init__(quiet=True)
+        self.steps, self.epochs = [], []
+
+    def step(self, done, info, eta_seconds):
+        self.steps.append(eta_seconds)
+
+    def epoch(self, number, epochs, values, eta_seconds):
+        self.epochs.append(eta_seconds)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "max_steps", "wanted"),
+    [((), 0, [9, 8, 7, 6, 5, 4, 3, 2, 1, 0]), ((), 6, [5, 4, 3, 2, 1, 0]), ((8, 16), 0, [24, 23, 22, 21, 20, 11, 6, 4])],
+)
+def test_the_eta_knows_of_larger_images_to_come_and_of_an_early_end(monkeypatch, sizes, max_steps, wanted):
+    seconds = itertools.count()
+    monkeypatch.setattr("relatum.train.loop.time", SimpleNamespace(perf_counter=lambda: next(seconds)))
+    shown, config = Etas(), replace(TRAIN, epochs=2, max_steps=max_steps)
+    fit(task(), loaders(epochs=2, sizes=sizes), config, display=shown)  # two epochs of five steps of one second each
+    assert [round(eta) for eta in shown.steps][: len(wanted)] == wanted
+    assert shown.epochs[0] == shown.steps[4] and shown.steps[-1] == 0
 
 
 def test_tensorboard_files_are_written_when_asked(tmp_path):

@@ -67,7 +67,7 @@ def test_sigterm_stops_as_cleanly(tmp_path, whole):
 
 def test_a_second_ctrl_c_stops_at_once_and_loses_no_checkpoint(tmp_path, whole):
     class Twice(SignalAt):
-        def step(self, done, info):
+        def step(self, done, info, eta_seconds):
             if done in self.steps:
                 os.kill(os.getpid(), signal.SIGINT)
                 os.kill(os.getpid(), signal.SIGINT)
@@ -162,7 +162,7 @@ def test_a_crash_at_any_write_leaves_no_row_twice_and_the_same_bits(tmp_path, wh
 
 def test_a_crash_before_the_first_checkpoint_leaves_no_row_twice(tmp_path, whole):
     class Crashing(SignalAt):
-        def step(self, done, info):
+        def step(self, done, info, eta_seconds):
             if done in self.steps:
                 raise Crash
 

@@ -89,7 +89,7 @@ class SignalAt(Display):
         super().__init__(quiet=True)
         self.steps, self.number = set(steps), number
 
-    def step(self, done: int, info: str) -> None:
+    def step(self, done: int, info: str, eta_seconds: float) -> None:
         if done in self.steps:
             os.kill(os.getpid(), self.number)
 

@@ -104,6 +104,10 @@ class TrainLoader:
         """Return what mixes the batches of an epoch; None where they stay as they are."""
         return None if self.unmixed_from is not None and epoch >= self.unmixed_from else self.mixer
 
+    def work(self, epochs: float) -> float:
+        """Return what the first `epochs` epochs cost: with smaller images first, less than as many full ones."""
+        return epochs if self.sizes is None else self.sizes.work(epochs)
+
     def keys(self, epoch: int, start: int = 0) -> KeyBatches:
         """Return which samples each batch of `epoch` from position `start` on holds; no image is read."""
         self._check_place(epoch, start)

@@ -43,6 +43,13 @@ class SizeSchedule:
         sides = [self.at(epoch) for epoch in range(self.epochs)]
         return {sides.index(side): sides.count(side) / self.epochs for side in dict.fromkeys(sides)}
 
+    def work(self, epochs: float) -> float:
+        """Return the pixels of the first `epochs` epochs, in epochs of the largest images."""
+        changes = [first_epoch_at(end, self.epochs) for end in self.ends[:-1]]
+        stages = zip(self.sizes, [0, *changes], [*changes, math.inf], strict=True)
+        full = max(self.sizes)
+        return sum((side / full) ** 2 * (min(epochs, end) - min(epochs, start)) for side, start, end in stages)
+
     def shrink(self, batch: Batch, epoch: int) -> Batch:
         """Return `batch` with its images at the side of `epoch`; one that has this side already stays as it is."""
         side = self.at(epoch)

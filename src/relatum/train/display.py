@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 
 class Display:
@@ -42,18 +43,18 @@ class Display:
             MofNCompleteColumn(),
             TextColumn("{task.fields[info]}"),
             TimeElapsedColumn(),
-            TextColumn("ETA"),
-            TimeRemainingColumn(),
+            TextColumn("ETA {task.fields[eta]}"),
             console=self.console,
             refresh_per_second=4,
         )
         self._bar.start()
-        self._job = self._bar.add_task(self.title, total=total, completed=done, info="")
+        self._job = self._bar.add_task(self.title, total=total, completed=done, info="", eta="-:--:--")
 
-    def step(self, done: int, info: str) -> None:
+    def step(self, done: int, info: str, eta_seconds: float) -> None:
         """Move the bar to `done` steps."""
         if self._bar is not None:
-            self._bar.update(self._job, completed=done, info=info)
+            left = timedelta(seconds=round(eta_seconds))
+            self._bar.update(self._job, completed=done, info=info, eta=str(left))
 
     def epoch(self, number: int, epochs: int, values: Mapping[str, float | str], eta_seconds: float) -> None:
         """Print one row for a finished epoch where there is no bar; words are shown as they are."""

@@ -234,7 +234,7 @@ class _Trainer:
             self.log.count(seconds, lr)
         if self.log.steps >= 50 or (self.log.steps and done % self.steps_per_epoch == 0):
             self.log.write_train(done, done / self.steps_per_epoch)
-        self.display.step(done, f"loss {loss:.3f}  {self.log.images_per_second:.0f} img/s")
+        self.display.step(done, f"loss {loss:.3f}  {self.log.images_per_second:.0f} img/s", self._seconds_left())
 
     @property
     def _progress(self) -> float:
@@ -260,8 +260,15 @@ class _Trainer:
             self._draw()
         if epoch % self.config.save_every == 0 and not last:
             self._save()
-        left = self.seconds / self.position.step * (self.config.epochs * self.steps_per_epoch - self.position.step)
-        self.display.epoch(epoch, self.config.epochs, {**shown, "img/s": self.log.images_per_second}, left)
+        numbers = {**shown, "img/s": self.log.images_per_second}
+        self.display.epoch(epoch, self.config.epochs, numbers, self._seconds_left())
+
+    def _seconds_left(self) -> float:
+        """What the rest of the steps will take if a pixel goes on to cost what it did."""
+        total = self.config.epochs * self.steps_per_epoch
+        ends = (self.position.step, min(total, self.config.max_steps or total))
+        done, everything = (self.loaders.train.work(steps / self.steps_per_epoch) for steps in ends)
+        return self.seconds * (everything / done - 1)
 
     @property
     def _measured_model(self) -> nn.Module:
