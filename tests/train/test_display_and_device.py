@@ -59,7 +59,7 @@ class Etas(Display):
 
 @pytest.mark.parametrize(
     ("sizes", "max_steps", "wanted"),
-    [((), 0, [9, 8, 7, 6, 5, 4, 3, 2, 1, 0]), ((), 6, [5, 4, 3, 2, 1, 0]), ((8, 16), 0, [24, 23, 22, 21, 20, 11, 6, 4])],
+    [((), 0, [9, 8, 7, 6, 5, 4, 3, 2, 1]), ((), 6, [5, 4, 3, 2, 1, 0]), ((8, 16), 0, [24, 23, 22, 21, 20, 11, 6, 4])],
 )
 def test_the_eta_knows_of_larger_images_to_come_and_of_an_early_end(monkeypatch, sizes, max_steps, wanted):
     seconds = itertools.count()
