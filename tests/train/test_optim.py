@@ -180,6 +180,17 @@ def test_beta2_is_refused_where_it_would_be_ignored():
         build_optimizer(groups, replace(TRAIN, optimizer="sgd", beta2=0.95))
 
 
+def test_a_final_rate_is_refused_above_the_peak_and_where_no_schedule_ends_there():
+    groups = weight_decay_groups(Net().named_parameters(), 0.01, True)
+    at_the_peak = build_optimizer(groups, replace(TRAIN, lr=0.1, min_lr=0.1, schedule="linear"))
+    assert at_the_peak.param_groups[0]["lr"] == 0.1
+    with pytest.raises(ConfigError, match=r"min_lr 0\.01 is above the learning rate, 0\.001.* for example 0\.0002"):
+        build_optimizer(groups, replace(TRAIN, lr=0.001, min_lr=0.01))
+    for schedule in ("steps", "constant"):
+        with pytest.raises(ConfigError, match=f"{schedule} has no such end; set --train.min-lr 0"):
+            build_optimizer(groups, replace(TRAIN, lr=0.1, min_lr=0.01, schedule=schedule))
+
+
 def test_set_learning_rate_scales_each_group():
     groups = [{"params": [nn.Parameter(torch.ones(1))], "lr_scale": s} for s in (1.0, 0.1)]
     optimizer = build_optimizer(groups, TRAIN)

@@ -37,7 +37,7 @@ def build_optimizer(groups: list[dict[str, Any]], config: TrainConfig) -> torch.
 
 
 def _check_settings(config: TrainConfig) -> None:
-    """Refuse settings that the chosen optimizer would ignore."""
+    """Refuse settings that the chosen optimizer or schedule would ignore, and a schedule that ends above its peak."""
     if config.optimizer == "sgd" and config.beta2 != TrainConfig.beta2:
         raise ConfigError("train.beta2 is a setting of adamw, and sgd has none; leave it out, or use adamw.")
     if config.nesterov and (config.optimizer == "adamw" or not config.momentum):
@@ -47,6 +47,16 @@ def _check_settings(config: TrainConfig) -> None:
     if config.optimizer != "muon" and config.adamw_scale != TrainConfig.adamw_scale:
         raise ConfigError(
             f"train.adamw_scale is a setting of muon, and {config.optimizer} has none; leave it out, or use muon."
+        )
+    if config.min_lr and config.schedule not in ("cosine", "linear"):
+        raise ConfigError(
+            f"train.min_lr ends the schedules cosine and linear, and {config.schedule} has no such end; "
+            "set --train.min-lr 0."
+        )
+    if config.min_lr > config.lr:
+        raise ConfigError(
+            f"train.min_lr {config.min_lr:g} is above the learning rate, {config.lr:g}, which would rise to it; set "
+            f"--train.min-lr to less, for example {config.lr / 5:g}, or to 0."
         )
 
 
