@@ -17,8 +17,8 @@ from torch.nn import functional
 # 197 1.14). In bfloat16 attention itself takes the kernel 4 times as long at 17 tokens and 2.5 times at 197. Longer
 # sequences are left to it, also because the plain way keeps a weight for every pair of tokens.
 _LONGEST = {torch.float32: 64, torch.bfloat16: 300}
-# A vector of the processor holds 32 numbers in bfloat16 and 16 in float32; torch treats shorter rows one by one. The
-# weights of 17 or 26 tokens take 1.6 to 2 times as long in bfloat16, casts included; of 5, and from 32 on, less.
+# The weights of 17 or 26 tokens take 1.6 to 2 times as long in bfloat16 as in float32, casts included; those of 5, and
+# mostly from 32 on, less. Likely because a vector of the processor holds 32 numbers in bfloat16, and 16 in float32.
 _WEIGHTS_IN_FLOAT32 = range(16, 32)
 
 
