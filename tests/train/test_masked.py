@@ -15,6 +15,7 @@ from relatum.batch import Batch
 from relatum.config import DataConfig, EvalConfig, TrainConfig
 from relatum.data.loaders import loaders_from_splits
 from relatum.data.source import ArraySource
+from relatum.models.last_block import block_for
 from relatum.models.mae import create_mae
 from relatum.relation import Presence
 from relatum.train import Display, MaskedTask, fit
@@ -78,6 +79,18 @@ def test_visible_patches_are_decoded_for_a_relation_only(spec, decoded):
     task.model.decoder.norm.register_forward_hook(lambda _, inputs, output: seen.append(output.shape[1]))
     task.train()(_batch(8))
     assert seen == [decoded]
+
+
+def test_in_the_loop_too_the_last_block_computes_hidden_patches_only(monkeypatch):
+    task, read = _task(), []
+
+    def recorded(block, tokens, wanted):
+        read.append((block, wanted(tokens).shape[1]))
+        return block_for(block, tokens, wanted)
+
+    monkeypatch.setattr("relatum.models.mae.decoder.block_for", recorded)
+    fit(task, _loaders(), replace(TRAIN, max_steps=1), display=Display(quiet=True))
+    assert read[0] == (task.model.decoder.blocks[-1], 12)
 
 
 def test_both_streams_of_a_relation_have_one_mask_and_the_plain_one_is_the_model_alone():

@@ -55,9 +55,11 @@ def quick_attention(model: nn.Module) -> Iterator[None]:
     Args:
         model: a timm ViT, parts of one, or anything that contains them; other models are left alone.
     """
-    fused: list[Any] = [part for part in model.modules() if vars(part).get("fused_attn")]
-    handles = [part.register_forward_pre_hook(_choose) for part in fused]
+    fused: list[Any] = [part for part in model.modules() if vars(part).get("fused_attn") and not _is_quick(part)]
     usual = [part for part in fused if is_usual(part) and "forward" not in vars(part)]
+    others = [part for part in fused if part not in usual]
+    # No hook on the usual ones: who looks for hooks, as `can_be_partial` does, would take it for that of a user.
+    handles = [part.register_forward_pre_hook(_choose) for part in others]
     for part in usual:
         part.forward = functools.partial(_forward, part)
     try:
@@ -89,12 +91,17 @@ def _precision(tokens: Tensor) -> torch.dtype:
 
 
 def _forward(attention: Any, tokens: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
-    """In place of timm's `forward`, which has the weights in the precision of the products."""
-    masked = attn_mask is not None or is_causal
-    if masked or attention.fused_attn or not _weights_in_float32(tokens.shape[1], _precision(tokens)):
+    """In place of timm's `forward`, which has the weights in the precision of the products where it is not fused."""
+    _choose(attention, (tokens,))
+    if attention.fused_attn or attn_mask is not None or is_causal:
         made: Tensor = Attention.forward(attention, tokens, attn_mask, is_causal)
         return made
     return attend(attention, tokens, tokens)
+
+
+def _is_quick(part: nn.Module) -> bool:
+    """Whether an outer `quick_attention` has it in hand already."""
+    return getattr(vars(part).get("forward"), "func", None) is _forward
 
 
 def _weights_in_float32(length: int, precision: torch.dtype) -> bool:

@@ -18,5 +18,5 @@ def quickly(model: nn.Module) -> Iterator[None]:
     Args:
         model: anything; what has no timm ViT inside is left alone.
     """
-    with class_token_only(model), quick_attention(model):  # in this order: the second one watches the blocks
+    with class_token_only(model), quick_attention(model):
         yield

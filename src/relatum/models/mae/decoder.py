@@ -84,10 +84,10 @@ class Decoder(nn.Module):
         masked = self.mask_token.to(visible.dtype).expand(len(codes), count, -1)
         places = torch.cat([ids_keep.new_zeros(len(codes), 1), ids_keep + 1, ids_hidden + 1], dim=1)
         tokens = torch.cat([visible, masked], dim=1) + functional.embedding(places, self.pos_embed[0])
-        partial = can_be_partial(last)  # asked here: inside, `quick_attention` watches it
         with quick_attention(self.blocks):
             for block in self.blocks[:-1]:
                 tokens = block(tokens)
+            partial = can_be_partial(last)
             tokens = block_for(last, tokens, hidden_ones) if partial else hidden_ones(last(tokens))
         prediction: Tensor = self.pred(self.norm(tokens))
         return prediction
