@@ -3,7 +3,8 @@
 A step is forward, backward and AdamW on one batch that is always there. All have a ViT of the same sizes, a decoder
 of the same sizes, the same number of hidden patches, normalised targets, the same optimizer and the same precision:
 
-    relatum       what `create_mae` builds
+    relatum       what `create_mae` builds, as `MaskedTask` trains it
+    whole batch   the same, but all threads compute one operation after the other instead of a share of the batch each
     transformers  `ViTMAEForPreTraining`
     lightly       `MaskedVisionTransformerTIMM` and `MAEDecoderTIMM`, put together as in lightly's example
     encoder       the plain encoder with a classifier of 100 classes, on all tokens, without any decoder
@@ -35,9 +36,11 @@ from mae_rivals import RIVALS, Loss
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
+from relatum.batch import Batch
 from relatum.models.attention import quick_attention
 from relatum.models.mae import MaskedAutoencoder, create_mae, patchify, reconstruction_loss
 from relatum.models.mae.patches import normalise_patches
+from relatum.train import MaskedTask
 from relatum.train.device import autocast
 
 MODELS = {64: "vit-tiny-p4", 196: "vit_tiny_patch16_224"}  # by tokens; both 192 channels, 12 blocks, 3 heads
@@ -72,7 +75,14 @@ class Step:
 
 def masked(model: MaskedAutoencoder) -> tuple[nn.Module, Loss]:
     """What is asked about."""
-    return model, lambda images: model(images, hidden_only=True).loss  # as `MaskedTask` trains it
+    task = MaskedTask(model, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
+    return model, lambda images: task(Batch(images, torch.zeros(len(images)), torch.arange(len(images))))["loss"]
+
+
+def whole_batch(model: MaskedAutoencoder) -> tuple[nn.Module, Loss]:
+    """A twin of `model` that computes a batch as a whole."""
+    twin = copy.deepcopy(model)
+    return twin, lambda images: twin(images, hidden_only=True).loss
 
 
 def all_tokens(model: MaskedAutoencoder) -> tuple[nn.Module, Loss]:
@@ -103,7 +113,9 @@ def plain_encoder(model: MaskedAutoencoder) -> tuple[nn.Module, Loss]:
     return plain, loss
 
 
-CONTESTANTS = {"relatum": masked, **RIVALS, "encoder": plain_encoder, "all tokens": all_tokens}
+CONTESTANTS = {
+    "relatum": masked, "whole batch": whole_batch, **RIVALS, "encoder": plain_encoder, "all tokens": all_tokens,
+}  # fmt: skip
 
 
 def steps_of(model: MaskedAutoencoder, batch: int, precision: str, names: list[str]) -> dict[str, Step]:

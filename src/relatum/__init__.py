@@ -13,7 +13,7 @@ from typing import Any
 # shared machine, threads that sleep at once make it a third slower on a quiet one: spin for a moment, then sleep.
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
-    os.environ.setdefault("GOMP_SPINCOUNT", "100000")
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 __version__ = "0.1.0"
 

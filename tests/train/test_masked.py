@@ -42,14 +42,14 @@ def _batch(n=6) -> Batch:
     return Batch((images - 0.5) / 0.25, torch.zeros(n, dtype=torch.int64), torch.arange(n))
 
 
-def _loaders(**options):
+def _loaders(images=14, batch_size=4, **options):
     random = np.random.default_rng(0)
 
     def source(n):
         return ArraySource(random.integers(0, 256, (n, 16, 16, 3), dtype=np.uint8), np.arange(n) % 2, ("a", "b"))
 
-    config = DataConfig(image_size=16, batch_size=4, workers=0, normalise="half", augment="weak", **options)
-    return loaders_from_splits({"train": source(14), "test": source(10)}, config)
+    config = DataConfig(image_size=16, batch_size=batch_size, workers=0, normalise="half", augment="weak", **options)
+    return loaders_from_splits({"train": source(images), "test": source(10)}, config)
 
 
 def _loop_loss(output) -> float:
@@ -207,6 +207,88 @@ def test_a_stopped_pretraining_goes_on_as_if_it_had_not(tmp_path):
     assert any(not torch.equal(p, before[name]) for name, p in resumed.model.state_dict().items())
     for name, value in whole.model.state_dict().items():
         assert torch.equal(value, resumed.model.state_dict()[name]), name
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def _encoded(task, monkeypatch):
+    """The number of images in each call of the encoder."""
+    rows, encode = [], task.model.encode
+
+    def counted(patches, ids_keep):
+        rows.append(len(patches))
+        return encode(patches, ids_keep)
+
+    monkeypatch.setattr(task.model, "encode", counted)
+    return rows
+
+
+def test_training_computes_a_share_of_the_batch_in_each_thread(two_threads, monkeypatch):
+    task, batch = _task(), _batch(32)
+    rows = _encoded(task, monkeypatch)
+    task.train()(batch)["loss"].backward()
+    assert rows == [16, 16]
+    for alone in ("eval", "small", "processes", "one thread"):
+        rows.clear()
+        if alone == "processes":
+            monkeypatch.setattr("relatum.train.masked.world", lambda: 2)
+        if alone == "one thread":
+            monkeypatch.setattr("relatum.train.masked.world", lambda: 1)
+            torch.set_num_threads(1)
+        task.train(alone != "eval")(_batch(31 if alone == "small" else 32))
+        assert rows == [31 if alone == "small" else 32], alone
+
+
+def test_in_the_loop_too(two_threads, monkeypatch):
+    task = _task()
+    rows = _encoded(task, monkeypatch)
+    fit(task, _loaders(images=80, batch_size=32), replace(TRAIN, max_steps=1), display=Display(quiet=True))
+    assert rows[:3] == [16, 16, 10], "the step, then the test split"
+
+
+def test_in_shares_the_loss_is_that_of_the_hidden_patches_and_the_mask_the_same(two_threads):
+    found = []
+    for shared in (True, False):
+        task = _task()
+        task.in_shares = shared
+        torch.manual_seed(5)
+        loss = task(_batch(32))["loss"]
+        loss.backward()
+        found.append((loss, task.model.decoder.pred.weight.grad, torch.rand(1)))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_in_bfloat16_the_threads_take_the_quick_attention_and_every_run_has_the_same_bits(two_threads):
+    task, found = _task(), []
+    for _ in range(8):
+        task.zero_grad()
+        torch.manual_seed(5)
+        with torch.autocast("cpu", torch.bfloat16):
+            task(_batch(64))["loss"].backward()
+        found.append([p.grad for p in task.parameters() if p.grad is not None])
+    assert all(torch.equal(one, other) for run in found for one, other in zip(run, found[0], strict=True))
+    attentions = [block.attn for part in (task.model.encoder, task.model.decoder) for block in part.blocks]
+    assert all("forward" not in vars(part) and part.fused_attn for part in attentions)
+
+
+def test_shares_and_all_a_stopped_run_goes_on_to_the_same_bits(two_threads, tmp_path):
+    def run(out, **changes):
+        task = _task()
+        loaders = _loaders(images=80, batch_size=32)
+        fit(task, loaders, replace(TRAIN, **changes), out=tmp_path / out, display=Display(quiet=True))
+        return task.model.state_dict()
+
+    whole = run("whole")
+    run("cut", max_steps=3)
+    resumed = run("cut")
+    assert all(torch.equal(value, resumed[name]) for name, value in whole.items())
 
 
 def test_tokens_are_decayed_and_positions_do_not_train():

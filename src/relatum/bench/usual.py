@@ -83,7 +83,7 @@ class UsualWay:
     """A training script as most are: the same model and loss, but neither our input pipeline nor our loop.
 
     Mixup and cutmix, if the recipe has them, are applied to the batch, as in ours. A masked autoencoder decodes all
-    patches, as the public ones do.
+    patches, as the public ones do, and all threads compute one operation after the other.
 
     Args:
         task: what is trained; a copy is, in float32 and contiguous memory.
@@ -95,7 +95,7 @@ class UsualWay:
     def __init__(self, task: Task, loaders: Loaders, data: DataConfig, train: TrainConfig) -> None:
         self.task = copy.deepcopy(task).to(memory_format=torch.contiguous_format).train()
         if isinstance(self.task, MaskedTask):
-            self.task.hidden_only = False
+            self.task.hidden_only = self.task.in_shares = False
         self.batch, self.mixer = loaders.train.batch_size, loaders.train.mixer
         self.workers = max(data.workers, 1)
         self.loader = DataLoader(

@@ -6,6 +6,7 @@ their queries, projection and feed-forward part are not: ten twelfths of the blo
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -39,7 +40,12 @@ def block_for(block: nn.Module, tokens: Tensor, read: Read) -> Tensor:
 
 def can_be_partial(block: nn.Module) -> bool:
     """Whether the block is timm's usual one, and nobody watches what it or a part of it computes."""
-    return _is_usual(block) and not any(hooks_of(part) for part in block.modules())
+    return _is_usual(block) and not any(map(is_watched, block.modules()))
+
+
+def is_watched(part: nn.Module) -> bool:
+    """Whether the module has a hook; those of its parts do not count."""
+    return any(getattr(part, kind) for kind in _HOOKS)
 
 
 def hooks_of(part: nn.Module) -> list[Any]:
@@ -58,14 +64,14 @@ def class_token_only(model: nn.Module) -> Iterator[None]:
     Args:
         model: a timm ViT, or anything that contains one; other models are left alone.
     """
-    found = [part for part in model.modules() if _reads_class_token(part)]
-    handles = [vit.register_forward_pre_hook(_shorten, with_kwargs=True) for vit in found]
-    handles += [vit.register_forward_hook(_restore, always_call=True) for vit in found]
+    found: list[Any] = [part for part in model.modules() if _reads_class_token(part)]
+    for vit in found:  # not by hooks, which others would take for those of somebody who watches
+        vit.forward = functools.partial(_forward, vit)
     try:
         yield
     finally:
-        for handle in handles:
-            handle.remove()
+        for vit in found:
+            del vit.forward
 
 
 def _is_usual(block: nn.Module) -> bool:
@@ -75,22 +81,26 @@ def _is_usual(block: nn.Module) -> bool:
 def _reads_class_token(part: nn.Module) -> bool:
     if type(part) is not VisionTransformer or part.cls_token is None or part.global_pool != "token":
         return False
+    if "forward" in vars(part) or "forward" in vars(part.blocks[-1]):  # somebody, perhaps this very thing, was first
+        return False
     # A checkpointed block runs again during the backward pass, when the ViT is no longer being called.
     if part.attn_pool is not None or part.grad_checkpointing or not _is_usual(part.blocks[-1]):
         return False
     block, *inside = part.blocks[-1].modules()
     behind = all(getattr(hook, "each_position_alone", False) for hook in hooks_of(block))
-    return behind and not any(hooks_of(module) for module in inside)
+    return behind and not any(map(is_watched, inside))
 
 
-def _shorten(vit: Any, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
-    if len(inputs) == 1 and not named and not torch.compiler.is_compiling():  # else there is a mask of the attention
-        block = vit.blocks[-1]
-        block.forward = lambda tokens: block_for(block, tokens, _class_token)
-
-
-def _restore(vit: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    vars(vit.blocks[-1]).pop("forward", None)
+def _forward(vit: Any, *inputs: Any, **named: Any) -> Any:
+    """In place of the ViT's own `forward`, which it calls with a shorter last block."""
+    if len(inputs) != 1 or named or torch.compiler.is_compiling():  # there may be a mask of the attention
+        return VisionTransformer.forward(vit, *inputs, **named)
+    block = vit.blocks[-1]
+    block.forward = lambda tokens: block_for(block, tokens, _class_token)
+    try:
+        return VisionTransformer.forward(vit, *inputs)
+    finally:
+        del block.forward
 
 
 def _class_token(tokens: Tensor) -> Tensor:

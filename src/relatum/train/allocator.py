@@ -11,10 +11,15 @@ import os
 from collections.abc import Mapping
 
 # Numbers of glibc's malloc.h.
-_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
 _NEVER = -1
+# The memory of threads other than the first lies in heaps of this size, and an empty one is given back unless so much
+# is to be kept free: measured, 4,300 fresh pages and a twentieth of a step of masked pretraining.
+_HEAP = 64 << 20
 # Whoever set one of these has a plan of their own.
-_USERS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
+_USERS = (
+    "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES",
+)  # fmt: skip
 
 
 def keep_freed_memory(environment: Mapping[str, str] = os.environ) -> bool:
@@ -29,4 +34,5 @@ def keep_freed_memory(environment: Mapping[str, str] = os.environ) -> bool:
     except (AttributeError, OSError, TypeError):  # macOS, musl, Windows
         return False
     # Blocks come from the heap instead of a mapping each, and the heap does not shrink.
-    return bool(mallopt(_M_MMAP_MAX, 0)) and bool(mallopt(_M_TRIM_THRESHOLD, _NEVER))
+    settings = ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, _NEVER), (_M_TOP_PAD, _HEAP))
+    return all(mallopt(*setting) for setting in settings)

@@ -15,12 +15,14 @@ from relatum.batch import Batch
 from relatum.config import EvalConfig
 from relatum.data.loaders import Loaders
 from relatum.errors import DataError
+from relatum.models.attention import quick_attention
 from relatum.models.mae import MaskedAutoencoder, masked_mse, patchify, psnr, reconstruction_loss
 from relatum.models.mae.masks import MASKS
 from relatum.models.mae.patches import to_pixels
 from relatum.models.mae.pictures import reconstruction_picture
+from relatum.models.shares import mean_in_shares, useful_shares
 from relatum.prior import ClassPrior
-from relatum.processes import total
+from relatum.processes import total, world
 from relatum.relation import Presence, Relation
 from relatum.train.device import autocast
 from relatum.train.related import RelatedTask, StreamLoss
@@ -88,6 +90,8 @@ class MaskedTask(RelatedTask):
     model: MaskedAutoencoder
     # Whether visible patches, which the loss does not look at, are left undecoded where no relation needs them.
     hidden_only = True
+    # Whether each thread of a CPU computes a share of the batch, where that is of use.
+    in_shares = True
 
     def __init__(
         self,
@@ -115,13 +119,28 @@ class MaskedTask(RelatedTask):
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Return the loss over all streams and, with two, the loss of each."""
         if self.relation is None:
-            return {"loss": self.model(batch.inputs, hidden_only=self.hidden_only).loss}
+            return {"loss": self._plain_loss(batch.inputs)}
         output = self.model(batch.inputs)
         predictions = self.relation.streams(output.prediction)
         targets, masks = self.relation.stream_targets(output.targets), self.relation.stream_targets(output.mask)
         losses = {name: reconstruction_loss(p, targets[name], masks[name]) for name, p in predictions.items()}
         parts = {f"loss/{name}": loss.detach() for name, loss in losses.items()}
         return {"loss": self.over_streams(losses), **parts}
+
+    def _plain_loss(self, images: Tensor) -> Tensor:
+        model, parameters = self.model, [p for p in self.model.parameters() if p.requires_grad]
+        # Other processes wait for gradients one by one; what is measured needs none.
+        alone = self.in_shares and self.training and torch.is_grad_enabled() and world() == 1
+        shares = useful_shares(model, images) if alone else 1
+        if shares == 1:
+            return model(images, hidden_only=self.hidden_only).loss
+        noise = MASKS[model.mask](len(images), model.grid, None, images.device)  # as the model would draw it
+
+        def loss(images: Tensor, noise: Tensor) -> Tensor:
+            return model(images, noise=noise, hidden_only=self.hidden_only).loss
+
+        with quick_attention(model):  # here: inside, the threads would put it on and take it off each other's layers
+            return mean_in_shares(loss, parameters, (images, noise), shares)
 
     @torch.inference_mode()
     def evaluate(
