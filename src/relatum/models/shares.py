@@ -1,8 +1,8 @@
 """A batch in shares, each computed by a thread of its own on one core, forward and backward.
 
 The usual way, all cores compute one operation after the other together; behind each of them they wait, and read what
-the other has written. How much that costs depends on how far apart the cores are. Masked pretraining of vit-nano-p4
-on two cores of a virtual machine had steps of 164 ms for some minutes and of 208 for others; in shares 160 to 177 at
+the other has written. How much that costs depends on how far apart the cores are: on two of a virtual machine, masked
+pretraining of vit-nano-p4 had steps of 164 ms for some minutes and of 208 for others. Shares have about the former at
 any time. The result is the same up to rounding, and does not depend on which thread is first.
 """
 
