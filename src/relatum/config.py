@@ -175,8 +175,6 @@ class RelationConfig:
     """Loss over the two streams: their weighted mean, or 1.5 x their sum as in the released code."""
     related_weight: float = ranged(0.5, 0.0, 1.0)
     """Weight of the related stream in the mean; the plain one has the rest. f / (1 + f) suits a related_fraction f."""
-    start: float = ranged(0.0, 0.0, 1.0)
-    """Share of the epochs at which the related stream joins; before, the plain model trains alone."""
     fade_start: float = ranged(1.0, 0.0, 1.0)
     """Share of the epochs from which that weight falls linearly, in favour of the plain stream."""
     fade_end: float = ranged(1.0, 0.0, 1.0)

@@ -62,12 +62,6 @@ CASES = {
         "balanced-softmax",
         {"presence": Presence(fade_start=0.25, fade_end=0.6)},
     ),
-    "BatchFormer, joining late": (
-        flat,
-        BatchFormer(dropout=0.0, gather=True),
-        "balanced-softmax",
-        {"presence": Presence(start=0.3)},
-    ),
     "BatchFormerV2": (vit, BatchFormerV2(at="blocks.1", dropout=0.0, gather=True), "cross-entropy", {}),
     "BatchFormerV2, shared": (
         vit,

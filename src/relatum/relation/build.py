@@ -55,12 +55,10 @@ def stream_weights(config: RelationConfig) -> Literal["mean", "released"] | tupl
 
 def presence(config: RelationConfig) -> Presence:
     """Return when the related stream takes part, as `ClassificationTask` takes it."""
-    found = Presence(config.fade_start, config.fade_end, config.start)
+    found = Presence(config.fade_start, config.fade_end)
     if found != Presence():
         if not (config.shared_classifier and config.two_streams):
-            raise ConfigError(
-                "relation.start, fade_start and fade_end shift weight between two streams, but there is one."
-            )
+            raise ConfigError("relation.fade_start and fade_end shift weight between two streams, but there is one.")
         if config.streams == "released":
             raise ConfigError("relation.streams released has fixed weights from start to end; set streams to mean.")
     return found

@@ -18,12 +18,10 @@ class Presence:
     Args:
         fade_start: where the weight of the related stream begins to fall, linearly.
         fade_end: where it has fallen to 0; from there on the related stream is not computed. 1 and 1 is off.
-        start: where the related stream joins, with all its weight; before, the plain model trains alone.
     """
 
     fade_start: float = 1.0
     fade_end: float = 1.0
-    start: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.fade_start <= self.fade_end <= 1:
@@ -31,21 +29,11 @@ class Presence:
                 f"the related stream fades from fade_start {self.fade_start:g} to fade_end {self.fade_end:g} of the "
                 "epochs; these must lie in that order between 0 and 1."
             )
-        if not 0 <= self.start <= self.fade_start:
-            raise ConfigError(
-                f"the related stream joins at start {self.start:g} of the epochs; that must lie between 0 and "
-                f"fade_start, {self.fade_start:g}."
-            )
-        if self.start == self.fade_end:
-            raise ConfigError(
-                f"start and fade_end {self.fade_end:g} leave no step with a relation; set start below fade_end, or "
-                "train without a relation."
-            )
+        if not self.fade_end:
+            raise ConfigError("fade_end 0 leaves no step with a relation; set it above 0, or train without a relation.")
 
     def share(self, done: float) -> float:
         """Return the part of its weight that the related stream has when `done`, a share of the epochs, is over."""
-        if done < self.start - _ROUNDING:
-            return 0.0
         if self.fade_end == 1 == self.fade_start:
             return 1.0
         left = self.fade_end - done

@@ -194,7 +194,7 @@ class _Trainer:
             self.log.add(part, len(micro))
         set_learning_rate(self.optimizer, lr)
         taken = self.position.step - self.left_out.passed(self.position)
-        if not taken or self.task.joining:  # the first step, or the first with what joins now
+        if not taken:
             self.task.check_first_step(self.optimizer)
         self.optimizer.step()
         if self.ema is not None:

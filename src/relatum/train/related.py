@@ -50,7 +50,6 @@ class RelatedTask(Task):
         self.relation_weight_decay = relation_weight_decay
         self.presence = _checked(presence or Presence(), relation)
         self._share = 1.0
-        self._unproved = self.presence.start > 0
 
     def set_progress(self, done: float) -> None:
         """Give the related stream the share of its weight that is due; without any, the relation rests."""
@@ -95,12 +94,6 @@ class RelatedTask(Task):
             self.relation.check_optimizer(optimizer)
             if not self.relation.resting:
                 self.relation.check_gradients()
-                self._unproved = False
-
-    @property
-    def joining(self) -> bool:
-        """True until a relation that starts late has been proved to train; a resumed run proves it once more."""
-        return self._unproved and self.relation is not None and not self.relation.resting
 
     @property
     def deployed_parameters(self) -> int:

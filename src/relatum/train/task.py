@@ -83,12 +83,7 @@ class Task(nn.Module):
         return {"task": type(self).__name__, "model": type(self.model).__name__, "parameters": self.deployed_parameters}
 
     def check_first_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Called after the first backward pass and before the first step, and at later steps that are `joining`."""
-
-    @property
-    def joining(self) -> bool:
-        """Whether something that took no part in the first step does so now, and has to pass `check_first_step`."""
-        return False
+        """Called after the first backward pass and before the first step."""
 
     @property
     def deployed_parameters(self) -> int:
