@@ -1,6 +1,7 @@
 """Shared by all tests."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 # Some tests compare bits with those of a process of their own, which must add in the same order.
@@ -15,6 +16,15 @@ import torch
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """Two threads of torch for one test; the others have one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

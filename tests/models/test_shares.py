@@ -14,14 +14,6 @@ from relatum.models.mae import create_mae
 from relatum.models.shares import _workers, can_be_shared, mean_in_shares, useful_shares
 
 
-@pytest.fixture
-def two_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
-
-
 def layers(seed=0):
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 3)).double()
@@ -119,7 +111,9 @@ def test_the_child_of_a_fork_does_not_wait_for_threads_of_its_parent():
     os.close(write)
 
 
-@pytest.mark.parametrize(("threads", "images", "shares"), [(1, 64, 1), (2, 64, 2), (2, 31, 1), (4, 64, 4), (5, 640, 1)])
+@pytest.mark.parametrize(
+    ("threads", "images", "shares"), [(1, 256, 1), (2, 128, 2), (2, 127, 1), (4, 256, 4), (5, 640, 1)]
+)
 def test_a_share_for_each_of_a_few_threads_if_there_are_images_enough(monkeypatch, threads, images, shares):
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     assert useful_shares(nn.Linear(1, 1), torch.empty(images, 1)) == shares

@@ -209,14 +209,6 @@ def test_a_stopped_pretraining_goes_on_as_if_it_had_not(tmp_path):
         assert torch.equal(value, resumed.model.state_dict()[name]), name
 
 
-@pytest.fixture
-def two_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
-
-
 def _encoded(task, monkeypatch):
     """The number of images in each call of the encoder."""
     rows, encode = [], task.model.encode
@@ -230,10 +222,10 @@ def _encoded(task, monkeypatch):
 
 
 def test_training_computes_a_share_of_the_batch_in_each_thread(two_threads, monkeypatch):
-    task, batch = _task(), _batch(32)
+    task, batch = _task(), _batch(128)
     rows = _encoded(task, monkeypatch)
     task.train()(batch)["loss"].backward()
-    assert rows == [16, 16]
+    assert rows == [64, 64]
     for alone in ("eval", "small", "processes", "one thread"):
         rows.clear()
         if alone == "processes":
@@ -241,15 +233,15 @@ def test_training_computes_a_share_of_the_batch_in_each_thread(two_threads, monk
         if alone == "one thread":
             monkeypatch.setattr("relatum.train.masked.world", lambda: 1)
             torch.set_num_threads(1)
-        task.train(alone != "eval")(_batch(31 if alone == "small" else 32))
-        assert rows == [31 if alone == "small" else 32], alone
+        task.train(alone != "eval")(_batch(127 if alone == "small" else 128))
+        assert rows == [127 if alone == "small" else 128], alone
 
 
 def test_in_the_loop_too(two_threads, monkeypatch):
     task = _task()
     rows = _encoded(task, monkeypatch)
-    fit(task, _loaders(images=80, batch_size=32), replace(TRAIN, max_steps=1), display=Display(quiet=True))
-    assert rows[:3] == [16, 16, 10], "the step, then the test split"
+    fit(task, _loaders(images=320, batch_size=128), replace(TRAIN, max_steps=1), display=Display(quiet=True))
+    assert rows[:3] == [64, 64, 10], "the step, then the test split"
 
 
 def test_in_shares_the_loss_is_that_of_the_hidden_patches_and_the_mask_the_same(two_threads):
@@ -258,7 +250,7 @@ def test_in_shares_the_loss_is_that_of_the_hidden_patches_and_the_mask_the_same(
         task = _task()
         task.in_shares = shared
         torch.manual_seed(5)
-        loss = task(_batch(32))["loss"]
+        loss = task(_batch(128))["loss"]
         loss.backward()
         found.append((loss, task.model.decoder.pred.weight.grad, torch.rand(1)))
     for one, other in zip(*found, strict=True):
@@ -271,7 +263,7 @@ def test_in_bfloat16_the_threads_take_the_quick_attention_and_every_run_has_the_
         task.zero_grad()
         torch.manual_seed(5)
         with torch.autocast("cpu", torch.bfloat16):
-            task(_batch(64))["loss"].backward()
+            task(_batch(128))["loss"].backward()
         found.append([p.grad for p in task.parameters() if p.grad is not None])
     assert all(torch.equal(one, other) for run in found for one, other in zip(run, found[0], strict=True))
     attentions = [block.attn for part in (task.model.encoder, task.model.decoder) for block in part.blocks]
@@ -281,7 +273,7 @@ def test_in_bfloat16_the_threads_take_the_quick_attention_and_every_run_has_the_
 def test_shares_and_all_a_stopped_run_goes_on_to_the_same_bits(two_threads, tmp_path):
     def run(out, **changes):
         task = _task()
-        loaders = _loaders(images=80, batch_size=32)
+        loaders = _loaders(images=320, batch_size=128)
         fit(task, loaders, replace(TRAIN, **changes), out=tmp_path / out, display=Display(quiet=True))
         return task.model.state_dict()
 
