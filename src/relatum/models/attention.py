@@ -82,10 +82,10 @@ def _short(tokens: Tensor) -> bool:
     """Whether the plain way is faster than the fused kernel for tokens (N, L, C)."""
     if tokens.device.type != "cpu" or tokens.ndim != 3:
         return False
-    return tokens.shape[1] <= _LONGEST.get(_precision(tokens), 0)
+    return tokens.shape[1] <= _LONGEST.get(precision_of_products(tokens), 0)
 
 
-def _precision(tokens: Tensor) -> torch.dtype:
+def precision_of_products(tokens: Tensor) -> torch.dtype:
     """What products of the tokens are computed in."""
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else tokens.dtype
 

@@ -9,14 +9,15 @@ from torch import nn
 
 from relatum.models.attention import quick_attention
 from relatum.models.last_block import class_token_only
+from relatum.models.small_maps import quick_small_maps
 
 
 @contextmanager
 def quickly(model: nn.Module) -> Iterator[None]:
-    """Inside, the timm ViTs in `model` compute the same up to rounding, in less time; afterwards they are as before.
+    """Inside, `model` and its gradients are the same up to rounding, in less time; afterwards it is as before.
 
     Args:
-        model: anything; what has no timm ViT inside is left alone.
+        model: anything; what is neither a timm ViT nor a convolution on a small map is left alone.
     """
-    with class_token_only(model), quick_attention(model):
+    with class_token_only(model), quick_attention(model), quick_small_maps(model):
         yield
