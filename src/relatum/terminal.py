@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,6 +14,7 @@ from rich.console import Console
 from relatum.errors import printable
 
 T = TypeVar("T")
+_SECONDS_BETWEEN_LINES = 30.0
 
 
 def print_scores(run: Path, scores: Mapping[str, Mapping[str, Any]]) -> None:
@@ -50,13 +53,32 @@ def _sentence(entry: Mapping[str, Any]) -> str:
 
 @contextlib.contextmanager
 def bar(title: str) -> Iterator[Callable[[int, int], None]]:
-    """Give a function `show(done, total)` that moves a bar on standard error; silent where that is no terminal."""
+    """Give a function `show(done, total)`: a bar on standard error, or where that is no terminal a line now and then."""
     from rich.progress import Progress
 
     console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+    if not console.is_terminal:
+        yield _Lines(title).show
+        return
+    with Progress(console=console, transient=True) as progress:
         job = progress.add_task(title, total=None)
         yield lambda done, total: progress.update(job, completed=done, total=total)
+
+
+class _Lines:
+    """How much is done and how long the rest will take, for a log; short work stays silent."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.start = self.last = time.monotonic()
+
+    def show(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if not done or now - self.last < _SECONDS_BETWEEN_LINES:
+            return
+        self.last = now
+        minutes = (now - self.start) / done * (total - done) / 60
+        print(printable(f"{self.title}: {done} of {total}, ETA {minutes:.1f} min"), file=sys.stderr, flush=True)
 
 
 def tracked(rows: Iterable[T], total: int) -> Iterator[T]:

@@ -45,6 +45,14 @@ def test_the_mean_and_its_gradients_are_those_of_the_whole_batch(shares, factor)
     assert all(torch.equal(one, other) for one, other in zip(found, again, strict=True))
 
 
+def test_a_second_backward_pass_says_what_to_do():
+    model, tensors = layers(), batch()
+    loss = mean_in_shares(mean_of(model), list(model.parameters()), tensors, 2)
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="compute it again"):
+        loss.backward()
+
+
 def test_each_share_has_its_rows_of_every_tensor_a_thread_and_one_core(two_threads):
     seen, weight = [], nn.Parameter(torch.ones(()))
 
