@@ -53,7 +53,7 @@ def _sentence(entry: Mapping[str, Any]) -> str:
 
 @contextlib.contextmanager
 def bar(title: str) -> Iterator[Callable[[int, int], None]]:
-    """Give a function `show(done, total)`: a bar on standard error, or where that is no terminal a line now and then."""
+    """Give a function `show(done, total)`: a bar on standard error, a line now and then if that is no terminal."""
     from rich.progress import Progress
 
     console = Console(stderr=True)

@@ -102,7 +102,9 @@ class _MeanInShares(torch.autograd.Function):
     def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:
         gradients, ctx.gradients = ctx.gradients, None
         if gradients is None:
-            raise RuntimeError("backward() twice on a loss whose gradients are there once, in shares: compute it again.")
+            raise RuntimeError(
+                "backward() twice on a loss in shares, whose gradients are there once: compute it again."
+            )
         if factor != 1:  # several micro-batches, or a weight
             torch._foreach_mul_([gradient for gradient in gradients if gradient is not None], factor)
         return (*(None for _ in range(len(ctx.needs_input_grad) - len(gradients))), *gradients)
