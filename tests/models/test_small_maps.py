@@ -143,6 +143,15 @@ def test_afterwards_the_layer_is_as_before_also_inside_each_other():
 
 
 @pytest.mark.usefixtures("always")
+def test_numbers_that_torch_does_not_multiply_have_its_own_error():
+    with quick_small_maps(convolution := layer().bfloat16()), pytest.raises(RuntimeError, match="same"):
+        convolution(images(2))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert uses_products(layer(), images(2))
+        assert not uses_products(layer().double(), images(2).double())
+
+
+@pytest.mark.usefixtures("always")
 def test_an_input_that_fits_no_kernel_has_torchs_own_error():
     with quick_small_maps(convolution := layer(padding=0)), pytest.raises(RuntimeError, match="Kernel size"):
         convolution(images(2))

@@ -28,7 +28,7 @@ _MOST_PIXELS = 9
 # Below so many multiplications a product takes longer to start than the kernel to compute (1.2 to 5 times the time).
 # On single pixels most of the kernel sees nothing, and there is one product only.
 _FEWEST_MULTIPLICATIONS = 8_000_000
-_MEASURED = (torch.float32, torch.bfloat16)
+_MEASURED = {torch.float32, torch.bfloat16}
 
 
 @contextmanager
@@ -128,7 +128,7 @@ def _is_small(convolution: nn.Conv2d, x: Tensor) -> bool:
     """Whether the products are the faster way, and there is a gradient to be found."""
     if not torch.is_grad_enabled() or not convolution.weight.requires_grad or torch.compiler.is_compiling():
         return False
-    if x.device.type != "cpu" or x.ndim != 4 or precision_of_products(x) not in _MEASURED:
+    if x.device.type != "cpu" or x.ndim != 4 or not _are_measured(x, convolution.weight):
         return False
     if not x.is_contiguous(memory_format=torch.channels_last):  # the products would have to copy all of it
         return False
@@ -137,6 +137,13 @@ def _is_small(convolution: nn.Conv2d, x: Tensor) -> bool:
         return False
     multiplications = len(x) * height * width * convolution.in_channels * convolution.out_channels
     return x.shape[2:] == (1, 1) or multiplications >= _FEWEST_MULTIPLICATIONS
+
+
+def _are_measured(x: Tensor, weight: Tensor) -> bool:
+    """Whether the numbers are of known kinds, and torch itself would multiply them."""
+    if not {x.dtype, weight.dtype, precision_of_products(x)} <= _MEASURED:
+        return False
+    return x.dtype == weight.dtype or torch.is_autocast_enabled("cpu")
 
 
 def _outputs(convolution: nn.Conv2d, direction: int, size: int) -> int:
