@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +10,8 @@ import torch
 from timm.layers import Attention
 from torch import Tensor, nn
 from torch.nn import functional
+
+from relatum.models.replaced import is_replaced, replaced_forward
 
 # On CPUs torch's fused kernel is made for long sequences. In float32, forward and backward of a ViT's blocks take about
 # as long either way up to 65 tokens (0.96 of it without the kernel at 50), and longer without it from 99 on (1.05, at
@@ -56,21 +57,17 @@ def quick_attention(model: nn.Module) -> Iterator[None]:
         model: a timm ViT, parts of one, or anything that contains them; other models are left alone.
     """
     fused: list[Any] = [part for part in model.modules() if vars(part).get("fused_attn") and not _is_quick(part)]
-    usual = [part for part in fused if is_usual(part) and "forward" not in vars(part)]
+    usual = [part for part in fused if is_usual(part) and not is_replaced(part)]
     others = [part for part in fused if part not in usual]
-    # No hook on the usual ones: who looks for hooks, as `can_be_partial` does, would take it for that of a user.
     handles = [part.register_forward_pre_hook(_choose) for part in others]
-    for part in usual:
-        part.forward = functools.partial(_forward, part)
     try:
-        yield
+        with replaced_forward(usual, _forward):
+            yield
     finally:
         for handle in handles:
             handle.remove()
         for part in fused:
             part.fused_attn = True
-        for part in usual:
-            del part.forward
 
 
 def _choose(attention: Any, inputs: tuple[Any, ...]) -> None:

@@ -6,7 +6,6 @@ their queries, projection and feed-forward part are not: ten twelfths of the blo
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +15,7 @@ from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 
 from relatum.models.attention import attend, is_usual
+from relatum.models.replaced import is_replaced, replaced_forward
 
 Read = Callable[[Tensor], Tensor]
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -64,14 +64,8 @@ def class_token_only(model: nn.Module) -> Iterator[None]:
     Args:
         model: a timm ViT, or anything that contains one; other models are left alone.
     """
-    found: list[Any] = [part for part in model.modules() if _reads_class_token(part)]
-    for vit in found:  # not by hooks, which others would take for those of somebody who watches
-        vit.forward = functools.partial(_forward, vit)
-    try:
+    with replaced_forward([part for part in model.modules() if _reads_class_token(part)], _forward):
         yield
-    finally:
-        for vit in found:
-            del vit.forward
 
 
 def _is_usual(block: nn.Module) -> bool:
@@ -81,7 +75,7 @@ def _is_usual(block: nn.Module) -> bool:
 def _reads_class_token(part: nn.Module) -> bool:
     if type(part) is not VisionTransformer or part.cls_token is None or part.global_pool != "token":
         return False
-    if "forward" in vars(part) or "forward" in vars(part.blocks[-1]):  # somebody, perhaps this very thing, was first
+    if is_replaced(part) or is_replaced(part.blocks[-1]):  # somebody, perhaps this very thing, was first
         return False
     # A checkpointed block runs again during the backward pass, when the ViT is no longer being called.
     if part.attn_pool is not None or part.grad_checkpointing or not _is_usual(part.blocks[-1]):
