@@ -14,6 +14,7 @@ import torch
 from launch_kit import Ended, free_port, run_ranks, start_ranks, torchrun, wait_for
 from safetensors.torch import load_file
 
+from relatum import processes
 from relatum.cli import main
 
 RECIPE = """
@@ -188,6 +189,22 @@ def test_a_process_that_hangs_does_not_hold_the_others_for_ever(tmp_path):
     assert "did not answer for 0.1 minutes" in err
     running[1].kill()
     running[1].communicate()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 6000ms for recv",
+        "Application timeout caused pair closure",  # of the exchange after the one that timed out
+    ],
+)
+def test_both_words_of_a_timeout_are_known(text, monkeypatch):
+    """Which of the two comes up depends on which thread's exchange is asked first."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert "another process ended, or did not answer" in processes.connection_lost(RuntimeError(text))
+    assert processes.connection_lost(RuntimeError("mat1 and mat2 shapes cannot be multiplied")) == ""
+    monkeypatch.delenv("WORLD_SIZE")
+    assert processes.connection_lost(RuntimeError(text)) == ""
 
 
 def test_an_error_in_one_process_is_told_once_and_ends_all(tmp_path):
