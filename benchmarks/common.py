@@ -1,12 +1,10 @@
-"""Shared by the benchmarks: data, interleaved timing, ratios with their spread, and results kept line by line."""
+"""Shared by the benchmarks: data, ratios with their spread, and results kept line by line."""
 
 from __future__ import annotations
 
 import json
 import os
-import statistics
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from relatum import BatchFormer, attach, create_model  # before torch: it sets how threads wait
+from relatum.bench.measure import ratios
 from relatum.config import EvalConfig, RunConfig
 from relatum.data import ArraySource
 from relatum.data.loaders import Loaders, loaders_from_splits
@@ -50,28 +49,10 @@ def trainer(loaders: Loaders, config: RunConfig, related: bool = False) -> _Trai
     return _Trainer(task, loaders, config.train, EvalConfig(), None, {}, Display(quiet=True))
 
 
-def interleaved(ways: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """Measure every way once a round, in turn, so that noise of the machine hits all alike."""
-    results: dict[str, list[float]] = {name: [] for name in ways}
-    for number in range(rounds):
-        order = list(ways.items())
-        for name, measure in order if number % 2 == 0 else reversed(order):
-            results[name].append(measure())
-    return results
-
-
-def seconds_per_call(call: Callable[[], object], calls: int) -> float:
-    """Mean seconds of `calls` calls."""
-    began = time.perf_counter()
-    for _ in range(calls):
-        call()
-    return (time.perf_counter() - began) / calls
-
-
-def ratio(over: list[float], under: list[float]) -> str:
+def ratio(over: Sequence[float], under: Sequence[float]) -> str:
     """Median of the ratios of each round, with the smallest and largest."""
-    ratios = [a / b for a, b in zip(over, under, strict=True)]
-    return f"{statistics.median(ratios):.3f} (rounds {min(ratios):.3f} to {max(ratios):.3f}, n={len(ratios)})"
+    found = ratios(over, under)
+    return f"{found.median:.3f} (rounds {found.low:.3f} to {found.high:.3f}, n={found.rounds})"
 
 
 def kept_results(path: str) -> list[dict[str, Any]]:

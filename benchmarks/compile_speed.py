@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from relatum import create_model
+from relatum.bench.measure import interleaved, seconds_per_call
 from relatum.models.attention import quick_attention
 from relatum.train.allocator import keep_freed_memory
 
@@ -56,10 +57,10 @@ def compare(name: str, rounds: int, steps: int) -> None:
     compiling = time.perf_counter() - began
     eager()
     ways = {
-        "eager": lambda: common.seconds_per_call(eager, steps),
-        "compiled": lambda: common.seconds_per_call(compiled, steps),
+        "eager": lambda: seconds_per_call(eager, steps),
+        "compiled": lambda: seconds_per_call(compiled, steps),
     }
-    seconds = common.interleaved(ways, rounds)
+    seconds = interleaved(ways, rounds)
     gain = 1 - statistics.median(c / e for c, e in zip(seconds["compiled"], seconds["eager"], strict=True))
     pays = f"after {compiling / gain / 60:.0f} minutes" if gain > 0 else "never"
     faster = common.ratio(seconds["eager"], seconds["compiled"])

@@ -30,13 +30,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-import common
+import common  # noqa: F401  before torch: it sets how threads wait
 import torch
 from mae_rivals import RIVALS, Loss
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 from relatum.batch import Batch
+from relatum.bench.measure import interleaved, seconds_per_call
 from relatum.models.attention import quick_attention
 from relatum.models.mae import MaskedAutoencoder, create_mae, patchify, reconstruction_loss
 from relatum.models.mae.patches import normalise_patches
@@ -130,13 +131,13 @@ def measure(steps: dict[str, Step], rounds: int, calls: int) -> tuple[Seconds, S
 
     def timed(name: str) -> float:
         began = time.process_time()
-        seconds = common.seconds_per_call(steps[name], calls)
+        seconds = seconds_per_call(steps[name], calls)
         computed[name].append((time.process_time() - began) / calls)
         return seconds
 
     for step in steps.values():
         step()  # the optimizer makes its state
-    return common.interleaved({name: lambda n=name: timed(n) for name in steps}, rounds), computed
+    return interleaved({name: lambda n=name: timed(n) for name in steps}, rounds), computed
 
 
 def compare(seconds: Seconds) -> dict[str, dict[str, float]]:

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import common
 
+from relatum.bench.measure import interleaved
 from relatum.recipes.catalog import find_recipe
 
 RECIPES = (
@@ -104,7 +105,7 @@ def main(arguments: list[str] | None = None) -> None:
             f"one process, {args.cores} threads": partial(speed, work, 1),
             f"{args.cores} processes": partial(speed, work, args.cores),
         }
-        found = common.interleaved(ways, args.rounds)
+        found = interleaved(ways, args.rounds)
         threads, processes = found.values()
         print(recipe)
         for name, values in found.items():

@@ -14,6 +14,7 @@ import torch
 
 from relatum import BatchFormer, attach, create_model
 from relatum.batch import Batch
+from relatum.bench.measure import interleaved, seconds_per_call
 from relatum.data.loaders import Loaders
 
 
@@ -23,9 +24,9 @@ def training(loaders: Loaders, config: common.RunConfig, batch: Batch, rounds: i
 
     def measure(name: str) -> float:
         loops[name]._step([batch])
-        return common.seconds_per_call(lambda: loops[name]._step([batch]), steps)
+        return seconds_per_call(lambda: loops[name]._step([batch]), steps)
 
-    seconds = common.interleaved({name: lambda n=name: measure(n) for name in loops}, rounds)
+    seconds = interleaved({name: lambda n=name: measure(n) for name in loops}, rounds)
     print(f"training step, with / without BatchFormer: {common.ratio(seconds['with'], seconds['without'])}")
     print("  bar: at most 1.05")
 
@@ -42,8 +43,8 @@ def inference(batch: Batch, rounds: int, steps: int) -> None:
     with torch.inference_mode():
         equal = torch.equal(never(batch.inputs), detached(batch.inputs))
         models = {"never": never, "detached": detached}
-        ways = {n: lambda m=m: common.seconds_per_call(lambda: m(batch.inputs), steps) for n, m in models.items()}
-        seconds = common.interleaved(ways, rounds)
+        ways = {n: lambda m=m: seconds_per_call(lambda: m(batch.inputs), steps) for n, m in models.items()}
+        seconds = interleaved(ways, rounds)
     print(f"inference, detached / never attached: {common.ratio(seconds['detached'], seconds['never'])}")
     print(f"  outputs bitwise equal: {equal}   bar: 1.00 within noise, equal")
 

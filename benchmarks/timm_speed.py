@@ -26,6 +26,7 @@ import timm
 import torch
 from PIL import Image
 
+from relatum.bench.measure import interleaved
 from relatum.bench.speed import loop_speed
 from relatum.bench.subjects import Subject, endless
 from relatum.config import DataConfig, ModelConfig, RunConfig, TrainConfig
@@ -120,7 +121,7 @@ def main(words: list[str] | None = None) -> None:
             "timm": lambda: timm_speed(command, args),
             "relatum": lambda: loop_speed(loop, batches, args.steps),
         }
-        speed = common.interleaved(ways, args.rounds)
+        speed = interleaved(ways, args.rounds)
     print(
         f"{args.model} at {SIDE} px, batch {args.batch}, {args.threads} threads, {precision}, timm {timm.__version__}"
     )

@@ -28,6 +28,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from relatum import BatchFormerV2, attach, create_model
+from relatum.bench.measure import interleaved, seconds_per_call
 from relatum.relation import Relation
 from relatum.relation.attention import LAYERS
 from relatum.relation.sites import find_sites
@@ -125,8 +126,8 @@ def measured(with_it: Callable[[], object], without: Callable[[], object], round
     for call in (with_it, without):
         call()
     ways = {"with": with_it, "without": without}
-    timed = {name: lambda call=call: common.seconds_per_call(call, steps) for name, call in ways.items()}
-    seconds = common.interleaved(timed, rounds)
+    timed = {name: lambda call=call: seconds_per_call(call, steps) for name, call in ways.items()}
+    seconds = interleaved(timed, rounds)
     ratios = [a / b for a, b in zip(seconds["with"], seconds["without"], strict=True)]
     middle = statistics.median(ratios)
     spread = {"smallest": min(ratios), "largest": max(ratios), "rounds": rounds}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -13,7 +14,7 @@ from PIL import Image
 
 from relatum.bench.costs import beside_steps, seconds_to_first_step
 from relatum.bench.images import needs_images, with_images, write_images
-from relatum.bench.speed import each_setting, loop_speed, thread_counts, three_ways
+from relatum.bench.speed import each_setting, loop_speed, loop_speeds, thread_counts, three_ways
 from relatum.bench.subjects import DEFAULTS, Subject, endless, subjects_of
 from relatum.bench.usual import UsualWay, usual_transform
 from relatum.config import Augmentation, DataConfig, RunConfig
@@ -128,6 +129,25 @@ def test_the_speed_is_that_of_all_images_of_a_step(subject, monkeypatch):
     monkeypatch.setattr("relatum.bench.speed.seconds_per_call", lambda call, calls: (call(), 0.5)[1])
     assert loop_speed(loop, endless(loaders), 1) == 48.0
     assert sizes == [[8, 8, 8], [8, 8, 8]]
+
+
+def test_what_is_compared_takes_turns_within_a_round(subject, monkeypatch):
+    """A machine that halves its speed for good in the middle of a round slows both alike."""
+    task, loaders = subject.build()
+    loop, order, clock = subject.trainer(task, loaders), [], [0.0]
+
+    def step(group: list[str]) -> None:
+        order.extend(group)
+        clock[0] += (1.0 if len(order) <= 18 else 2.0) * (1.5 if group == ["real"] else 1.0)
+
+    monkeypatch.setattr(loop, "_step", step)
+    monkeypatch.setattr("time.perf_counter", lambda: clock[0])
+    real, kept = loop_speeds(loop, [itertools.repeat("real"), itertools.repeat("kept")], 16)
+    assert "".join(name[0] for name in order) == "rk" + "rrrrkkkk" + "kkkkrrrr" + "rrrrkkkk" + "kkkkrrrr"
+    assert (real, kept) == (8 * 16 / 36, 8 * 16 / 24)
+    order.clear()
+    assert loop_speed(loop, itertools.repeat("real"), 5) == 8 / 1.5
+    assert len(order) == 6, "one step is not counted"
 
 
 def test_thread_counts_grow_to_the_cores(monkeypatch):

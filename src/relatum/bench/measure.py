@@ -6,6 +6,9 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,8 @@ class Spread:
 
 
 def interleaved(
-    ways: Mapping[str, Callable[[], float]], rounds: int, done: Callable[[], None] = lambda: None
-) -> dict[str, list[float]]:
+    ways: Mapping[str, Callable[[], T]], rounds: int, done: Callable[[], None] = lambda: None
+) -> dict[str, list[T]]:
     """Measure every way once a round, every other round backwards, so that noise of the machine hits all alike.
 
     Args:
@@ -45,9 +48,9 @@ def interleaved(
         done: called after every measurement.
 
     Returns:
-        By name, one value for each round.
+        By name, what was measured in each round.
     """
-    results: dict[str, list[float]] = {name: [] for name in ways}
+    results: dict[str, list[T]] = {name: [] for name in ways}
     for number in range(rounds):
         names = list(ways)
         for name in names if number % 2 == 0 else reversed(names):

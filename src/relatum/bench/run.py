@@ -38,7 +38,7 @@ def _measure(subject: Subject, rounds: int, steps: int, show: Show, folder: Path
     task, loaders = subject.build()
     loop = subject.trainer(task, loaders)
     brief = max(rounds // 2, 1)  # a table of settings needs less care than a ratio that has a bar
-    total = 3 * rounds + len(PRECISIONS) * len(thread_counts(loop.device)) * brief + 2
+    total = 2 * rounds + len(PRECISIONS) * len(thread_counts(loop.device)) * brief + 2
     done = iter(range(1, total + 1))
 
     def tick() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
 
@@ -22,17 +23,36 @@ from relatum.train.loop import _Trainer
 Done = Callable[[], None]
 PRECISIONS = ("float32", "bfloat16")
 LOOP, RESIDENT, USUAL = "loop", "resident batch", "usual way"
+# Two streams of batches take turns after so many steps. As many batches as are augmented together are one turn or more.
+_TURN = 4
 
 
 def loop_speed(loop: _Trainer, batches: Iterator[Batch], steps: int) -> float:
     """Images per second of the loop's own step, after one that is not counted."""
-    accumulate = loop.config.accumulate
+    (speed,) = loop_speeds(loop, [batches], steps)
+    return speed
 
-    def step() -> None:
+
+def loop_speeds(loop: _Trainer, streams: Sequence[Iterator[Batch]], steps: int) -> list[float]:
+    """Images per second of the loop's own step on each of several streams of batches.
+
+    The streams take turns every few steps: this machine may change its speed within seconds, and what is compared
+    should see the same of it. The first step on each is not counted.
+    """
+    accumulate, seconds = loop.config.accumulate, [0.0 for _ in streams]
+
+    def step(batches: Iterator[Batch]) -> None:
         loop._step([next(batches) for _ in range(accumulate)])
 
-    step()
-    return loop.loaders.train.batch_size * accumulate / seconds_per_call(step, steps)
+    for batches in streams:
+        step(batches)
+    order = list(enumerate(streams))
+    for done in range(0, steps, _TURN):
+        calls = min(_TURN, steps - done)
+        for number, batches in order:
+            seconds[number] += calls * seconds_per_call(partial(step, batches), calls)
+        order.reverse()
+    return [loop.loaders.train.batch_size * accumulate * steps / spent for spent in seconds]
 
 
 def three_ways(
@@ -43,11 +63,12 @@ def three_ways(
     loop, batches = subject.trainer(task, loaders), endless(loaders)
     resident = itertools.repeat(next(endless(loaders)))
     ways = {
-        LOOP: lambda: loop_speed(loop, batches, steps),
-        RESIDENT: lambda: loop_speed(loop, resident, steps),
-        USUAL: lambda: usual.images_per_second(steps),
+        LOOP: lambda: loop_speeds(loop, [batches, resident], steps),
+        USUAL: lambda: [usual.images_per_second(steps)],
     }
-    return interleaved(ways, rounds, done)
+    found = interleaved(ways, rounds, done)
+    real, without = zip(*found[LOOP], strict=True)
+    return {LOOP: list(real), RESIDENT: list(without), USUAL: [speed for (speed,) in found[USUAL]]}
 
 
 def usual_data(subject: Subject) -> DataConfig:
