@@ -12,7 +12,7 @@ from claims_tools.rows import Row
 from claims_tools.spread import by_seed, estimate
 from relatum.report.format import DASH
 
-_HEADS = ("claim", "our trial", "arm", "All", "Few", "seeds", "minutes", "published All")
+_HEADS = ("claim", "our trial", "arm", "All", "Few", "seeds", "core minutes", "published All")
 
 
 def overview_table(claims: Sequence[tuple[Claim, Sequence[Row]]], page: Path) -> str:
@@ -24,9 +24,9 @@ def overview_table(claims: Sequence[tuple[Claim, Sequence[Row]]], page: Path) ->
     """
     lines = [line for claim, rows in claims for line in _lines(claim, rows, page)]
     note = (
-        "Percent of a balanced test set, last epoch, mean ± standard deviation (n - 1) over seeds; minutes of one run, "
-        "+ of its first stage. Published numbers are of the papers' own, larger settings, most of the best epoch on "
-        "the test set."
+        "Percent of a balanced test set, last epoch, mean ± standard deviation (n - 1) over seeds; core minutes: "
+        "minutes of a run times its threads, median over seeds, + of its first stage. Published numbers are of the "
+        "papers' own, larger settings, most of the best epoch on the test set."
     )
     return f"{cells.table(_HEADS, lines, words=3)}\n\n{note}"
 
@@ -39,6 +39,6 @@ def _lines(claim: Claim, rows: Sequence[Row], page: Path) -> list[list[str]]:
         numbers = [cells.value(estimate(by_seed(rows, arm.name, column)), column) for column in ("All", "Few")]
         seeds = sum(row["arm"] == arm.name for row in rows)
         published = claim.published.get("values", {}).get(arm.name, DASH)
-        lines.append([*heads, arm.label, *numbers, str(seeds), cells.minutes(rows, arm.name), str(published)])
+        lines.append([*heads, arm.label, *numbers, str(seeds), cells.core_minutes(rows, arm.name), str(published)])
         heads = ["", ""]
     return lines

@@ -37,10 +37,10 @@ def claim_table(claim: Claim, rows: Sequence[Row], name: str = "") -> str:
     for arm in arms:
         numbers = _numbers(rows, arm, bases.get(arm.name), columns, compared, spec.get("digits", 1))
         seeds = str(sum(row["arm"] == arm.name for row in rows))
-        lines.append([arm.label, *numbers, seeds, cells.minutes(rows, arm.name)])
+        lines.append([arm.label, *numbers, seeds, cells.core_minutes(rows, arm.name)])
     used = {arm.name for arm in arms} | {base.name for base in bases.values() if base}
     note = caption([row for row in rows if row["arm"] in used], bool(compared))
-    return f"{cells.table([*heads, 'seeds', 'minutes'], lines)}\n\n{note}"
+    return f"{cells.table([*heads, 'seeds', 'core minutes'], lines)}\n\n{note}"
 
 
 def _numbers(
@@ -92,7 +92,8 @@ def caption(rows: Sequence[Row], compared: bool) -> str:
             "differences with their standard error, paired by seed unless marked (same seeds: mean of the differences)"
         )
     words.append(
-        "minutes of one run" + (", + of its first stage" if any(row.get("pretraining") for row in rows) else "")
+        "core minutes: minutes of a run times its threads, median over seeds"
+        + (", + of its first stage" if any(row.get("pretraining") for row in rows) else "")
     )
     return "; ".join([*words, *_hardware(rows)]) + "."
 

@@ -75,9 +75,13 @@ def test_cells_of_differences(found, words):
     assert cells.signed(found, "All") == words
 
 
-def test_minutes_of_a_run_and_of_its_first_stage(make_claim, make_rows):
+def test_core_minutes_of_a_run_and_of_its_first_stage(make_claim, make_rows):
     claim = make_claim()
-    assert cells.minutes(make_rows(claim, {"ce": {0: 0.1, 1: 0.1}}), "ce") == "2.0"
-    staged = make_rows(claim, {"ce": {0: 0.1}}, seconds=630.0, pretraining={"epochs": 5, "seconds": 1200.0})
-    assert cells.minutes(staged, "ce") == "10 + 20"
-    assert cells.minutes(make_rows(claim, {"ce": {0: 0.1}}, seconds=None), "ce") == DASH
+    rows = make_rows(claim, {"ce": {0: 0.1, 1: 0.1, 2: 0.1}})
+    assert cells.core_minutes(rows, "ce") == "2.0"
+    rows[1] |= {"seconds": 60.0, "threads": 2}  # as much work
+    rows[2] |= {"seconds": 9000.0}  # the machine slept in between
+    assert cells.core_minutes(rows, "ce") == "2.0"
+    staged = make_rows(claim, {"ce": {0: 0.1}}, seconds=630.0, pretraining={"epochs": 5, "seconds": 1200.0}, threads=2)
+    assert cells.core_minutes(staged, "ce") == "21 + 40"
+    assert cells.core_minutes(make_rows(claim, {"ce": {0: 0.1}}, seconds=None), "ce") == DASH

@@ -43,7 +43,7 @@ def test_a_table_has_mean_spread_difference_seeds_and_minutes(make_claim, make_r
     claim = make_claim(ARMS + TABLE)
     rows = make_rows(claim, {"ce": {0: 0.30, 1: 0.32}, "bs": {0: 0.35, 1: 0.38}})
     heads, _, ce, bs = lines(claim_table(claim, rows, "main"))
-    assert heads == ["loss", "All", "All - cross-entropy", "seeds", "minutes"]
+    assert heads == ["loss", "All", "All - cross-entropy", "seeds", "core minutes"]
     assert ce == ["cross-entropy", "31.0 ± 1.4", "", "2", "2.0"]
     assert bs == ["Balanced Softmax", "36.5 ± 2.1", "+5.5 ± 0.5", "2", "2.0"]
     note = claim_table(claim, rows, "main").splitlines()[-1]
