@@ -14,7 +14,7 @@ from PIL import Image
 
 from relatum.bench.costs import beside_steps, seconds_to_first_step
 from relatum.bench.images import needs_images, with_images, write_images
-from relatum.bench.speed import each_setting, loop_speed, loop_speeds, thread_counts, three_ways
+from relatum.bench.speed import each_setting, loop_speed, loop_speeds, precisions, thread_counts, three_ways
 from relatum.bench.subjects import DEFAULTS, Subject, endless, subjects_of
 from relatum.bench.usual import UsualWay, usual_transform
 from relatum.config import Augmentation, DataConfig, RunConfig
@@ -112,12 +112,19 @@ def test_each_setting_is_measured_and_everything_put_back(subject, monkeypatch):
     loop = subject.trainer(task, loaders)
     used = []
     monkeypatch.setattr("relatum.bench.speed.thread_counts", lambda device: [1, 2])
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
     monkeypatch.setattr(loop, "_step", lambda group: used.append((loop.precision, torch.get_num_threads())))
     before = torch.get_num_threads()
     found = each_setting(loop, 1, 1, lambda: None)
     assert list(found) == [("float32", 1), ("float32", 2), ("bfloat16", 1), ("bfloat16", 2)]
     assert used == [setting for setting in found for _ in range(2)]  # one step is not counted
     assert (torch.get_num_threads(), loop.precision) == (before, "float32")
+
+
+def test_what_the_processor_imitates_is_not_measured(monkeypatch):
+    for native, expected in ((True, ["float32", "bfloat16"]), (False, ["float32"])):
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda native=native: native)
+        assert precisions(torch.device("cpu")) == expected
 
 
 def test_the_speed_is_that_of_all_images_of_a_step(subject, monkeypatch):

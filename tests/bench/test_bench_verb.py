@@ -6,6 +6,7 @@ import json
 from functools import partial
 
 import pytest
+import torch
 
 from relatum.bench import images, verb
 from relatum.bench.verb import Words, parse_words, settings
@@ -47,6 +48,7 @@ def test_it_measures_out_of_the_box(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(images, "write_images", partial(images.write_images, train=200, test=100))
     monkeypatch.setattr("relatum.bench.speed.thread_counts", lambda device: [1])
     monkeypatch.setattr("relatum.bench.run.thread_counts", lambda device: [1])
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
     monkeypatch.setenv("COLUMNS", "100")
     out = tmp_path / "bench.json"
     words = ["--model.name", "resnet20-cifar", "--data.batch-size", "4", "--threads", "1", "--data.workers", "1"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import re
+import warnings
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -91,6 +92,12 @@ def test_precision_auto_depends_on_the_hardware_only(monkeypatch):
         monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda native=native: native)
         assert pick_precision("auto", cpu) == expected
         assert pick_precision("float32", cpu) == "float32"
+    with pytest.warns(UserWarning, match="has to imitate it"):
+        assert pick_precision("bfloat16", cpu) == "bfloat16"
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert pick_precision("bfloat16", cpu) == "bfloat16"
     with autocast("bfloat16", cpu):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16
     with autocast("float32", cpu):

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from timm.optim import muon as timms
 from tiny import EVERYTHING, TRAIN, SignalAt, fit_everything, newest, task
 from torch import nn
 
@@ -53,8 +54,10 @@ def one_step(weight: torch.Tensor, gradient: torch.Tensor, config: TrainConfig, 
     return parameter.detach() - weight
 
 
+@pytest.mark.parametrize("native", [True, False])
 @pytest.mark.parametrize("shape", [(24, 10, 3, 3), (64, 24), (16, 64)])
-def test_a_step_is_nearly_the_orthogonal_factor_of_the_gradient(shape):
+def test_a_step_is_nearly_the_orthogonal_factor_of_the_gradient(shape, native, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: native)
     torch.manual_seed(0)
     weight, gradient = torch.randn(shape), torch.randn(shape)
     moved = one_step(weight, gradient, replace(MUON, momentum=0.9), use_fallback=False).double().flatten(1)
@@ -64,6 +67,21 @@ def test_a_step_is_nearly_the_orthogonal_factor_of_the_gradient(shape):
     assert 0.7 < moved.norm() / expected.norm() < 1.3
     # The gradient itself points elsewhere: its singular values differ.
     assert torch.nn.functional.cosine_similarity(-gradient.double().flatten(), expected.flatten(), dim=0) < 0.97
+
+
+@pytest.mark.parametrize(("native", "dtype"), [(True, torch.bfloat16), (False, torch.float32)])
+def test_products_are_in_bfloat16_only_where_the_processor_has_them(native, dtype, monkeypatch):
+    """Imitated, a product takes a hundred times as long; timm's own function is put back behind every step."""
+    seen, usual = [], timms.zeropower_via_newtonschulz
+    real = torch.addmm
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: native)
+    monkeypatch.setattr(torch, "addmm", lambda *given, **named: seen.append(given[0].dtype) or real(*given, **named))
+    one_step(torch.randn(6, 4), torch.randn(6, 4), MUON, use_fallback=False)
+    assert len(seen) == 9 and set(seen) == {dtype}
+    monkeypatch.setattr(torch, "addmm", lambda *given, **named: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        one_step(torch.randn(6, 4), torch.randn(6, 4), MUON, use_fallback=False)
+    assert timms.zeropower_via_newtonschulz is usual
 
 
 def test_the_rest_takes_steps_of_adamw_at_its_share_of_the_rate():

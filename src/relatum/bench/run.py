@@ -11,7 +11,7 @@ import torch
 from relatum.bench.costs import beside_steps, seconds_to_first_step
 from relatum.bench.measure import Spread
 from relatum.bench.results import Result
-from relatum.bench.speed import LOOP, PRECISIONS, chosen_by_rule, each_setting, thread_counts, three_ways
+from relatum.bench.speed import LOOP, chosen_by_rule, each_setting, precisions, thread_counts, three_ways
 from relatum.bench.subjects import Subject
 
 Show = Callable[[int, int], None]
@@ -38,7 +38,7 @@ def _measure(subject: Subject, rounds: int, steps: int, show: Show, folder: Path
     task, loaders = subject.build()
     loop = subject.trainer(task, loaders)
     brief = max(rounds // 2, 1)  # a table of settings needs less care than a ratio that has a bar
-    total = 2 * rounds + len(PRECISIONS) * len(thread_counts(loop.device)) * brief + 2
+    total = 2 * rounds + len(precisions(loop.device)) * len(thread_counts(loop.device)) * brief + 2
     done = iter(range(1, total + 1))
 
     def tick() -> None:

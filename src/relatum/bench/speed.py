@@ -17,11 +17,10 @@ from relatum.config import DataConfig
 from relatum.data.loaders import Loaders
 from relatum.recipes.pretraining_settings import pretrain_data
 from relatum.train import Task
-from relatum.train.device import pick_precision
+from relatum.train.device import multiplies_in_bfloat16, pick_precision
 from relatum.train.loop import _Trainer
 
 Done = Callable[[], None]
-PRECISIONS = ("float32", "bfloat16")
 LOOP, RESIDENT, USUAL = "loop", "resident batch", "usual way"
 # Two streams of batches take turns after so many steps. As many batches as are augmented together are one turn or more.
 _TURN = 4
@@ -85,7 +84,7 @@ def each_setting(loop: _Trainer, rounds: int, steps: int, done: Done) -> dict[tu
         loop.precision = precision
         return loop_speed(loop, resident, steps)
 
-    settings = [(precision, threads) for precision in PRECISIONS for threads in thread_counts(loop.device)]
+    settings = [(precision, threads) for precision in precisions(loop.device) for threads in thread_counts(loop.device)]
     ways = {f"{p} {t}": lambda p=p, t=t: measure(p, t) for p, t in settings}
     try:
         found = interleaved(ways, rounds, done)
@@ -98,6 +97,11 @@ def each_setting(loop: _Trainer, rounds: int, steps: int, done: Done) -> dict[tu
 def chosen_by_rule(loop: _Trainer) -> tuple[str, int]:
     """What `train.precision` auto and `train.threads` 0 stand for here; threads that are set stay."""
     return pick_precision("auto", loop.device), torch.get_num_threads()
+
+
+def precisions(device: torch.device) -> list[str]:
+    """Those that the hardware multiplies in: a step in what it has to imitate can take a minute."""
+    return ["float32", "bfloat16"] if multiplies_in_bfloat16(device) else ["float32"]
 
 
 def thread_counts(device: torch.device) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -36,12 +37,22 @@ def pick_precision(name: str, device: torch.device) -> str:
 
     "measure" starts from the same rule; `relatum.train.choose` measures.
     """
+    if name == "bfloat16" and device.type == "cpu" and not multiplies_in_bfloat16(device):
+        warnings.warn(
+            "precision bfloat16: this processor does not multiply in bfloat16 and has to imitate it, which takes ten "
+            "times as long and more; set --train.precision auto, which takes float32 here.",
+            stacklevel=2,
+        )
     if name not in ("auto", "measure"):
         return name
+    return "bfloat16" if multiplies_in_bfloat16(device) else "float32"
+
+
+def multiplies_in_bfloat16(device: torch.device) -> bool:
+    """Whether the hardware multiplies in bfloat16 instead of imitating it."""
     if device.type == "cuda":
-        return "bfloat16" if torch.cuda.is_bf16_supported() else "float32"
-    native = device.type == "cpu" and torch.cpu._is_avx512_bf16_supported()
-    return "bfloat16" if native else "float32"
+        return torch.cuda.is_bf16_supported()
+    return device.type == "cpu" and bool(torch.cpu._is_avx512_bf16_supported())
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:

@@ -7,16 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from timm.optim import Muon
 from torch import Tensor
 
 from relatum.config import TrainConfig
 from relatum.errors import ConfigError
+from relatum.train.muon import build_muon
 
 # Shares such as 0.07 are not exact in binary: 0.07 x 100 is a little more than 7 and would act a step late.
 _ROUNDING = 1e-9
-# Of the AdamW beside Muon, whose own momentum `train.momentum` is.
-_ADAMW_BETA1 = 0.9
 
 
 def build_optimizer(groups: list[dict[str, Any]], config: TrainConfig) -> torch.optim.Optimizer:
@@ -25,7 +23,7 @@ def build_optimizer(groups: list[dict[str, Any]], config: TrainConfig) -> torch.
     for group in groups:
         group["lr"] = config.lr * group.setdefault("lr_scale", 1.0)
     if config.optimizer == "muon":
-        return _build_muon(groups, config)
+        return build_muon(groups, config)
     common: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay, "fused": _can_fuse(groups)}
     try:
         if config.optimizer == "sgd":
@@ -58,30 +56,6 @@ def _check_settings(config: TrainConfig) -> None:
             f"train.min_lr {config.min_lr:g} is above the learning rate, {config.lr:g}, which would rise to it; set "
             f"--train.min-lr to less, for example {config.lr / 5:g}, or to 0."
         )
-
-
-def _build_muon(groups: list[dict[str, Any]], config: TrainConfig) -> torch.optim.Optimizer:
-    """Build timm's Muon, with AdamW for every group that is not marked as inner matrices (`groups.divide_for_muon`).
-
-    With Nesterov's momentum timm looks a step ahead in AdamW, too (NAdamW).
-    """
-    for group in groups:
-        group.setdefault("use_fallback", True)
-    try:
-        return Muon(
-            groups,
-            lr=config.lr,
-            momentum=config.momentum,
-            nesterov=config.nesterov,
-            # As few as quick trainings use; the usual five would take two thirds longer.
-            ns_steps=3,
-            ns_coefficients="original",
-            adjust_lr_fn="original",
-            fallback_lr_scale=config.adamw_scale,
-            betas=(_ADAMW_BETA1, config.beta2),
-        )
-    except ValueError as error:
-        raise ConfigError(f"muon cannot be built: {error}; see the train settings.") from error
 
 
 def _can_fuse(groups: list[dict[str, Any]]) -> bool | None:
