@@ -101,6 +101,7 @@ def caption(rows: Sequence[Row], compared: bool) -> str:
 def _hardware(rows: Sequence[Row]) -> list[str]:
     threads = _distinct(row.get("threads") for row in rows)
     counted = f"{' or '.join(threads)} thread{'' if threads == ['1'] else 's'} on " if threads else ""
+    precisions = " or ".join(_distinct(row.get("precision") for row in rows))
     named = []
     for row in rows:
         found = row.get("hardware") or {}
@@ -109,7 +110,7 @@ def _hardware(rows: Sequence[Row]) -> list[str]:
             " of ".join(part for part in parts if part) + (f", torch {t}" if (t := found.get("torch")) else "")
         )
     machines = _distinct(name for name in named if name)
-    return [counted + " and ".join(machines)] if machines else []
+    return [counted + " and ".join(machines) + (f", {precisions}" if precisions else "")] if machines else []
 
 
 def _distinct(values: Any) -> list[str]:

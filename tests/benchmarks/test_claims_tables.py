@@ -49,6 +49,9 @@ def test_a_table_has_mean_spread_difference_seeds_and_minutes(make_claim, make_r
     note = claim_table(claim, rows, "main").splitlines()[-1]
     assert "Percent on test, last epoch" in note and "paired by seed" in note
     assert note.endswith("1 thread on 2 cores of X, torch 9.")
+    for row, precision in zip(rows, ["float32", "bfloat16", "bfloat16", None], strict=True):
+        row["precision"] = precision
+    assert claim_table(claim, rows, "main").endswith("1 thread on 2 cores of X, torch 9, float32 or bfloat16.")
 
 
 def test_arms_without_rows_are_left_out_until_they_have_some(make_claim, make_rows):
