@@ -104,6 +104,12 @@ def test_precision_auto_depends_on_the_hardware_only(monkeypatch):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
 
 
+def test_an_older_gpu_that_imitates_bfloat16_takes_float32(monkeypatch):
+    """Of such GPUs torch says that they support bfloat16, unless it is asked to leave the imitation out."""
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
+    assert pick_precision("auto", torch.device("cuda")) == "float32"
+
+
 def test_threads_are_set_when_asked(monkeypatch):
     asked = []
     monkeypatch.setattr(torch, "set_num_threads", asked.append)

@@ -51,7 +51,7 @@ def pick_precision(name: str, device: torch.device) -> str:
 def multiplies_in_bfloat16(device: torch.device) -> bool:
     """Whether the hardware multiplies in bfloat16 instead of imitating it."""
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported()
+        return torch.cuda.is_bf16_supported(including_emulation=False)
     return device.type == "cpu" and bool(torch.cpu._is_avx512_bf16_supported())
 
 
