@@ -34,7 +34,7 @@ format: setup    ## put the code in order
 	$(BIN)/ruff format .
 
 bench: setup     ## measure speed, as ratios in one run
-	$(BIN)/relatum bench cifar100-lt-100/balanced-softmax $(if $(RELATUM_DATA),--data.root $(RELATUM_DATA)) --rounds 7 --steps 8
+	$(BIN)/relatum bench cifar100-lt-100/balanced-softmax $(if $(RELATUM_DATA),--data.root $(RELATUM_DATA)) --data.batch-size 128 --rounds 5 --steps 8
 	$(BIN)/python benchmarks/relation_cost.py
 
 scale: setup     ## time and memory of lists of up to two million images; fails if a bar is missed
