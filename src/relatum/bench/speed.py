@@ -22,7 +22,7 @@ from relatum.train.loop import _Trainer
 
 Done = Callable[[], None]
 LOOP, RESIDENT, USUAL = "loop", "resident batch", "usual way"
-# Two streams of batches take turns after so many steps. As many batches as are augmented together are one turn or more.
+# Streams of batches take turns after so many steps: as many batches as are augmented together where they have 128 images.
 _TURN = 4
 
 
@@ -35,7 +35,7 @@ def loop_speed(loop: _Trainer, batches: Iterator[Batch], steps: int) -> float:
 def loop_speeds(loop: _Trainer, streams: Sequence[Iterator[Batch]], steps: int) -> list[float]:
     """Images per second of the loop's own step on each of several streams of batches.
 
-    The streams take turns every few steps: this machine may change its speed within seconds, and what is compared
+    The streams take turns every few steps: a shared machine may change its speed within seconds, and what is compared
     should see the same of it. The first step on each is not counted.
     """
     accumulate, seconds = loop.config.accumulate, [0.0 for _ in streams]
