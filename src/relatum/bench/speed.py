@@ -22,7 +22,7 @@ from relatum.train.loop import _Trainer
 
 Done = Callable[[], None]
 LOOP, RESIDENT, USUAL = "loop", "resident batch", "usual way"
-# Streams of batches take turns after so many steps: as many batches as are augmented together where they have 128 images.
+# Streams take turns after so many steps: as many batches of 128 images as are augmented together.
 _TURN = 4
 
 
